@@ -119,8 +119,14 @@ Result<std::vector<Seal>> FreezeWindow::seals(size_t first, size_t last) const {
   std::vector<size_t> numbers;
   for (size_t i = 0; i < all.size(); ++i) {
     const Part& part = parts_[first + i];
-    if (auto bytes = plain_bytes_of(part)) {
-      plain.push_back(*std::move(bytes));
+    const LocalPiece& piece = pieces_[part.piece];
+    const auto live = piece.window(part.first, part.size);
+    if (live.has_value() && piece.device == nullptr) {
+      all[i] = seal_bytes(*live, static_cast<uint64_t>(part.first));
+      continue;
+    }
+    if (live.has_value()) {
+      plain.push_back(plain_bytes_of(part, *live));
       numbers.push_back(i);
       continue;
     }
@@ -133,16 +139,14 @@ Result<std::vector<Seal>> FreezeWindow::seals(size_t first, size_t last) const {
   return all;
 }
 
-// The part as a box of a tensor of bytes; nullopt if it is not contiguous in memory.
-std::optional<LocalPiece> FreezeWindow::plain_bytes_of(const Part& part) const {
+// The part as a box of a tensor of bytes, given where it is in memory.
+LocalPiece FreezeWindow::plain_bytes_of(const Part& part, ByteView live) const {
   const LocalPiece& piece = pieces_[part.piece];
-  const auto live = piece.window(part.first, part.size);
-  if (!live.has_value()) return std::nullopt;
   const Box box{{part.first, part.first + part.size}};
   return LocalPiece{.tensor = streams_[part.piece],
                     .box = box,
                     .memory = piece.memory,
-                    .map = Map::dense(box, 1, live->data() - piece.memory.data()),
+                    .map = Map::dense(box, 1, live.data() - piece.memory.data()),
                     .device = piece.device};
 }
 

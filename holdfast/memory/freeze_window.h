@@ -98,7 +98,7 @@ class FreezeWindow {
   };
 
   Result<std::vector<Seal>> seals(size_t first, size_t last) const;
-  std::optional<LocalPiece> plain_bytes_of(const Part& part) const;
+  LocalPiece plain_bytes_of(const Part& part, ByteView live) const;
   Result<std::optional<Bytes>> bytes_before(size_t part, const Seal& sealed,
                                             ByteView now) const;
   std::vector<RestingChange> compare(size_t part, ByteView before,

@@ -173,8 +173,9 @@ class Watch:
     Between step() and the next update nothing writes to parameters and to the slots of the
     optimizer. In each step, another part of them is sealed in step() and sealed again before the
     update. A seal that differs is an alarm, unless torch has counted a write to the tensor.
-    Tensors on a CUDA device are read through host memory, for which step() and the update wait until
-    the device has done its work; the parts are as small and as seldom as `share` demands.
+    A CUDA device seals its own memory; what it cannot seal is read through host memory. step() and
+    the update wait for it until the device has done its work; the parts are as small and as seldom
+    as `share` demands.
 
     share     how much of the training time the seals may take: 0.005 is half a percent. The parts
               are as large as this allows, as measured while training runs.
@@ -199,9 +200,9 @@ class Watch:
               so many times the median of the other ranks. For models under DDP.
     spike     an alarm if a loss given to step(), or the norm of the gradient at an update, is more
               than so many times the largest of the last 100, or is not finite.
-    range     an alarm if an element of a parameter or slot is more than so many times the largest
-              that its tensor had when all of it was looked at before (or 1, if that is more), if it
-              is not finite, or if it is a second moment below 0.
+    range     an alarm if an element of a parameter is more than so many times the largest that its
+              tensor had when all of it was looked at before (or 1, if that is more), or if an
+              element of a parameter or slot is not finite, or a second moment below 0.
     """
 
     share: float = 0.005

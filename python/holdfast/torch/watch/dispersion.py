@@ -10,14 +10,44 @@ import functools
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from holdfast.torch.watch.alarms import DISPERSED, Alarm
 from holdfast.torch.watch.replica_groups import Held, digest_of
-from holdfast.torch.watch.spikes import norm_of
+from holdfast.torch.watch.spikes import found_inf_of, norm_of
+
+
+@dataclass
+class _Step:
+    """The norms of the gradients of one step, by the names of their tensors."""
+
+    names: list[str]
+    figures: torch.Tensor  # the norms, and behind them what says that an update was left out
+    is_updated: bool
+    norms: list[float] = field(default_factory=list)  # as read from the device
+
+    def read(self, figures: list[float]) -> None:
+        count = len(self.names)
+        self.norms = figures[:count]
+        self.is_updated = self.is_updated and not any(found > 0 for found in figures[count:])
+
+    @property
+    def total(self) -> float:
+        return math.hypot(*self.norms)
+
+    @property
+    def is_compared(self) -> bool:
+        """False if the step has overflowed, and its update was left out for that reason."""
+        return self.is_updated or math.isfinite(self.total)
+
+    @property
+    def largest(self) -> str:
+        """The name of the tensor whose gradient has the largest norm. NaN counts as infinite."""
+        sizes = [math.inf if math.isnan(norm) else norm for norm in self.norms]
+        return self.names[sizes.index(max(sizes))]
 
 
 class DispersionGuard:
@@ -28,7 +58,9 @@ class DispersionGuard:
         self._hooks: list[Any] = []
         self._parameters = ""  # a digest of which parameters this rank holds
         self._norms: list[tuple[str, torch.Tensor]] = []  # since the last step
-        self._steps: dict[int, list[tuple[str, torch.Tensor]]] = {}
+        self._updates = 0  # since the last step
+        self._found: list[torch.Tensor] = []  # above 0 if such an update was left out
+        self._steps: dict[int, _Step] = {}
 
     def hook(self, held: Held) -> None:
         """Takes the norms of the gradients of these parameters from now on."""
@@ -49,15 +81,39 @@ class DispersionGuard:
     def _take(self, name: str, gradient: torch.Tensor) -> None:
         self._norms.append((name, norm_of(gradient)))
 
-    def step(self, step: int) -> None:
-        """Notes that the gradients since the last call belong to that step."""
-        if self._norms:
-            self._steps[step], self._norms = self._norms, []
+    def before_update(self, optimizer: torch.optim.Optimizer) -> None:
+        """Notes that an optimizer uses the gradients."""
+        self._updates += 1
+        found = found_inf_of(optimizer)
+        self._found += [] if found is None else [found]
+
+    def step(self, step: int, *, is_blind: bool) -> None:
+        """Notes that the gradients since the last call belong to that step.
+
+        `is_blind` says that nothing tells of updates, so that none counts as left out.
+        """
+        norms, found, updates = self._norms, self._found, self._updates
+        self._norms, self._found, self._updates = [], [], 0
+        if norms:
+            # In one tensor, so that all of them are read from the device at once.
+            device = norms[0][1].device
+            figures = [one.to(device).reshape(1) for one in [*(n for _, n in norms), *found]]
+            self._steps[step] = _Step([name for name, _ in norms], torch.cat(figures),
+                                      is_blind or updates > 0)
 
     def message(self) -> dict[str, Any]:
-        """What the other ranks need to know: the norm of all gradients of each step."""
-        totals = {str(step): math.hypot(*(float(norm) for _, norm in norms))
-                  for step, norms in self._steps.items()}
+        """What the other ranks need to know: the norm of all gradients of each step.
+
+        A step that has overflowed is left out if its update was: that is what a gradient scaler
+        does with a scale that is too large.
+        """
+        steps = [*self._steps.values()]
+        if steps:
+            figures = torch.cat([one.figures.to(steps[0].figures.device) for one in steps]).cpu()
+            for one, part in zip(steps, figures.split([len(one.figures) for one in steps]),
+                                 strict=True):
+                one.read(part.tolist())
+        totals = {str(step): one.total for step, one in self._steps.items() if one.is_compared}
         return {"of": self._parameters, "norms": totals}
 
     def hear(self, ranks: Sequence[Mapping[str, Any]],
@@ -67,7 +123,7 @@ class DispersionGuard:
         steps, self._steps = self._steps, {}
         if not found:
             return []
-        named = gather({str(one.step): _largest(steps[one.step]) for one in found
+        named = gather({str(one.step): steps[one.step].largest for one in found
                         if one.rank == self._rank})
         return [replace(one, tensor=named[one.rank][str(one.step)]) for one in found]
 
@@ -91,12 +147,3 @@ class DispersionGuard:
         if bound <= 0 or norm <= bound:
             return ""
         return f"at most {bound:.3g}, {self._factor:g} times the median of the other ranks"
-
-
-def _largest(norms: Sequence[tuple[str, torch.Tensor]]) -> str:
-    """The name of the tensor whose gradient has the largest norm. NaN counts as infinite."""
-    def size(one: tuple[str, torch.Tensor]) -> float:
-        value = float(one[1])
-        return math.inf if math.isnan(value) else value
-
-    return max(norms, key=size)[0]

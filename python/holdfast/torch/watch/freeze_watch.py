@@ -36,6 +36,7 @@ from holdfast.torch.watch.costs import Costs, Plan
 from holdfast.torch.watch.guards import Guards
 from holdfast.torch.watch.meeting import Meeting
 from holdfast.torch.watch.replica_groups import Grouping, Held, Part
+from holdfast.torch.watch.turn import Turn
 from holdfast.torch.watch.windows import OpenWindow, Windows
 
 _BLIND = ("watch: no hook tells of the optimizer's updates (it is no torch optimizer, or a CUDA "
@@ -46,7 +47,7 @@ _NOTHING = ("watch: no parameter or slot can be watched: all are empty, excluded
 
 _log = logging.getLogger("holdfast")
 _FIRST_MEETINGS = 3
-_MOST_TOLD = 100  # alarms about one tensor
+_MOST_TOLD = 100  # alarms about one tensor by one guard
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class FreezeWatch:
         self._closed: Watched | None = None  # what was watched, after close()
         self._options, self._state, self._saves = options, state, saves
         self._messages = messages
-        self._costs, self._plan = Costs(options.share, options.compare_every), Plan()
+        self._costs = Costs(options.share, options.compare_every)
         self._held: Held | None = None
         self._grouping: Grouping | None = None
         self._left_out: list[str] = []
@@ -89,8 +90,9 @@ class FreezeWatch:
         self._meetings = 0
         self._chance = 0.0
         self._told = False
-        self._count_told: Counter[str] = Counter()  # alarms of each tensor
+        self._count_told: Counter[tuple[str, str]] = Counter()  # alarms by tensor and guard
         self._windows: Windows | None = None  # None while tensors may have been replaced
+        self._turn = Turn()
         self._open: OpenWindow | None = None
         self._step = -1  # the last step
         self._met_after: int | None = None  # the step of the last meeting
@@ -107,7 +109,7 @@ class FreezeWatch:
         if self._closed is not None:
             return self._closed
         windows = self._windows
-        cycle = 0 if windows is None else windows.count * self._plan.every
+        cycle = 0 if windows is None else self._turn.count * self._turn.plan.every
         elapsed = max(self._costs.elapsed, 1e-9)
         size = 0 if windows is None else windows.bytes // cycle
         spent = self._costs.seconds + self._guards.seconds
@@ -123,15 +125,14 @@ class FreezeWatch:
         """
         self._costs.step()
         self._step, is_blind = step, is_blind or not self._state.optimizers
-        self._guards.step(step, loss)
+        self._guards.step(step, loss, is_blind=is_blind)
         if self._next_meeting is None or step >= self._next_meeting:
             self.meet(step)
         if is_blind:
             self._open = None
             self._messages.warn_once(_BLIND)
-        elif self._open is None and step % self._plan.every == 0 and self._windows is not None:
-            number = step // self._plan.every % self._windows.count
-            self._open = self._windows.open(step, number)
+        elif self._open is None and step % self._turn.plan.every == 0 and self._windows is not None:
+            self._open = self._windows.open(step, self._turn.number(step))
             self._guards.look(self._windows, self._open)
             self._meeting.note(step, self._open)
         if self._state.world == 1:
@@ -165,8 +166,10 @@ class FreezeWatch:
     def restart(self) -> None:
         """Begins anew, with a meeting of all ranks at the next step: a rank was replaced."""
         self.forget()
+        self._guards.restart()
         self._meeting.restart()
-        self._plan, self._next_meeting, self._met_after = Plan(), None, None
+        self._turn, self._grouping = Turn(), None
+        self._next_meeting = self._met_after = None
 
     def forget(self) -> None:
         """Lets go of all tensors: they may have been replaced. The next meeting looks again."""
@@ -180,9 +183,18 @@ class FreezeWatch:
         """Tells what was watched, and lets go of all tensors."""
         self._messages.tell(str(self.watched))
         before = self.watched
-        self._tell(self._guards.take_alarms(wait=True))  # no meeting will come that tells them
+        self._tell_last()
         self.forget()
         self._closed = replace(before, alarms=self.alarms)
+
+    def _tell_last(self) -> None:
+        """Tells the alarms of the guards that no meeting will tell."""
+        try:
+            alarms = self._guards.take_alarms(wait=True)
+        except RuntimeError as error:  # a device that has failed does not give its figures
+            self._messages.warn_once("watch: the last figures of the guards are lost: %s", error)
+            return
+        self._tell(alarms)
 
     def vote_on(self, names: set[str]) -> set[str]:
         """Votes on tensors whose replicas a save has found to differ, on all ranks together.
@@ -259,7 +271,7 @@ class FreezeWatch:
         self._count_covered()
         if any(alarm.mended == "replicas" for alarm in found.alarms):
             self._open = None  # its seals may be those of the damaged bytes
-        self._cut(held, found.grouping, found.plan)
+        self._cut(held, found.grouping, found.plan, step)
         self._next_meeting = step + found.plan.period
         self._costs.meeting(time.perf_counter() - begin, self._meeting.take_waited())
         self._finish(found.alarms)
@@ -267,17 +279,21 @@ class FreezeWatch:
             self._told = True
             self._messages.tell(str(self.watched))
 
-    def _cut(self, held: Held, grouping: Grouping, plan: Plan) -> None:
-        """Cuts what this rank holds into windows, if it or the plan is another one now."""
-        is_same = held is self._held and grouping is self._grouping
-        if not is_same:
+    def _cut(self, held: Held, grouping: Grouping, plan: Plan, step: int) -> None:
+        """Cuts what this rank holds into windows, if it or the plan is another one now.
+
+        In how many is the same on all ranks, also if only one of them has other tensors.
+        """
+        is_new = held is not self._held or grouping is not self._grouping
+        if grouping is not self._grouping or self._turn.is_outgrown(plan):
+            self._turn = self._turn.cut(step, plan, grouping.count_windows(plan.window_bytes))
+        if is_new:
             self._open = None
             self._held, self._grouping = held, grouping
             self._windows = Windows(held, grouping, self._state.describe) if held.pieces else None
             self._guards.hook(held)
-        if self._windows is not None and not (is_same and plan == self._plan):
-            self._windows.cut(grouping.count_windows(plan.window_bytes))
-        self._plan = plan
+        if self._windows is not None and self._windows.count != self._turn.count:
+            self._windows.cut(self._turn.count)
 
     def _count_covered(self) -> None:
         """Computes the chance that a flip would have been seen.
@@ -329,11 +345,12 @@ class FreezeWatch:
         for alarm in alarms:
             if alarm.rank == self._state.rank and alarm.mended:
                 self._saves.note_mended(alarm.tensor)
-            self._count_told[alarm.tensor] += 1
-            if self._count_told[alarm.tensor] > _MOST_TOLD:
+            kind = alarm.tensor, alarm.guard
+            self._count_told[kind] += 1
+            if self._count_told[kind] > _MOST_TOLD:
                 continue
             self.alarms.append(alarm)
-            last = self._count_told[alarm.tensor] == _MOST_TOLD
+            last = self._count_told[kind] == _MOST_TOLD
             _log.warning("%s%s", alarm, " (no more is told of this tensor)" if last else "")
             if alarm.rank == self._state.rank:
                 self._saves.live_job().memory_alarm(alarm.event())

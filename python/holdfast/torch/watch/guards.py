@@ -37,7 +37,7 @@ class Guards:
     @property
     def look_at_updates(self) -> bool:
         """Whether before_update() must be called."""
-        return self._spikes is not None
+        return self._spikes is not None or self._dispersion is not None
 
     def hook(self, held: Held) -> None:
         """Looks at these tensors from now on."""
@@ -49,15 +49,23 @@ class Guards:
         if self._dispersion is not None:
             self._dispersion.close()
 
-    def step(self, step: int, loss: Any) -> None:
-        """Notes what belongs to that step."""
+    def restart(self) -> None:
+        """Forgets what was usual before: training begins anew, from other values."""
+        for guard in self._spikes, self._ranges:
+            if guard is not None:
+                guard.restart()
+
+    def step(self, step: int, loss: Any, *, is_blind: bool) -> None:
+        """Notes what belongs to that step. `is_blind` says that nothing tells of updates."""
         if self._spikes is not None:
             self._spikes.note_loss(step, loss)
         if self._dispersion is not None:
-            self._dispersion.step(step)
+            self._dispersion.step(step, is_blind=is_blind)
 
     def before_update(self, step: int, optimizer: torch.optim.Optimizer) -> None:
         """Notes the gradient that an optimizer is about to use."""
+        if self._dispersion is not None:
+            self._dispersion.before_update(optimizer)
         if self._spikes is not None:
             begin = time.perf_counter()
             self._spikes.note_gradient(step, optimizer)

@@ -21,7 +21,7 @@ class _Range:
     """What is known of one tensor."""
 
     largest: float = 0.0
-    looks: int = 0  # how often its begin was looked at
+    seen: int = 0  # so many elements were looked at; windows come one after the other
 
 
 class RangeGuard:
@@ -30,6 +30,10 @@ class RangeGuard:
     def __init__(self, factor: float, rank: int) -> None:
         self._factor, self._rank = factor, rank
         self._known: dict[str, _Range] = {}
+
+    def restart(self) -> None:
+        """Forgets all ranges: the tensors have other values now."""
+        self._known = {}
 
     def look(self, group: PieceGroup, first: int, last: int, step: int) -> list[Alarm]:
         """The alarms about the parts [first, last) of a group."""
@@ -42,7 +46,6 @@ class RangeGuard:
     def _look_at(self, piece: Piece, name: str, begin: int, values: torch.Tensor,
                  step: int) -> Alarm | None:
         known = self._known.setdefault(name, _Range())
-        known.looks += begin == 0
         low, high = (float(one) for one in torch.aminmax(values))
         largest = max(abs(low), abs(high))  # NaN if one of them is NaN
         bound = self._factor * max(1.0, known.largest)
@@ -51,16 +54,18 @@ class RangeGuard:
             where, expected = (~values.isfinite()).int().argmax(), "a finite number"
         elif low < 0 and piece.kind == "slot" and name.endswith(_NEVER_NEGATIVE):
             where, expected = values.argmin(), "at least 0"
-        elif known.looks > 1 and largest > bound:
+        # Slots are sums of gradients and of their squares, which grow as training goes on.
+        elif (piece.kind == "parameter" and known.seen >= piece.tensor.numel()
+              and largest > bound):
             where = values.abs().argmax()
             expected = f"at most {bound:.3g}, {self._factor:g} times the largest so far"
-        if math.isfinite(largest):
-            known.largest = max(known.largest, largest)
+        known.seen += values.numel()
         if not expected:
+            known.largest = max(known.largest, largest)
             return None
         place = int(where)
         return Alarm(step, self._rank, name, _index_of(piece, begin + place), "", expected,
-                     f"{float(values[place]):.3g}", OUT_OF_RANGE, guard="range")
+                     f"{float(values.flatten()[place]):.3g}", OUT_OF_RANGE, guard="range")
 
 
 def _floats(group: PieceGroup, first: int, last: int) -> Iterator[tuple[int, int, torch.Tensor]]:
@@ -75,14 +80,16 @@ def _floats(group: PieceGroup, first: int, last: int) -> Iterator[tuple[int, int
         tensor = piece.tensor
         if not tensor.dtype.is_floating_point or piece.role == "counter":
             continue
-        if tensor.dtype.itemsize < 2:
-            tensor = tensor.float()  # torch compares no numbers of 8 bits
-        if not tensor.is_contiguous():
-            if first <= begin:
-                yield number, 0, tensor.flatten()
-            continue
-        low, high = _elements(window, piece, begin, max(first, begin), min(last, end))
-        yield number, low, tensor.view(-1)[low:high]
+        if tensor.is_contiguous():
+            low, high = _elements(window, piece, begin, max(first, begin), min(last, end))
+            yield number, low, _comparable(tensor.view(-1)[low:high])
+        elif first <= begin:
+            yield number, 0, _comparable(tensor)
+
+
+def _comparable(values: torch.Tensor) -> torch.Tensor:
+    # torch compares no numbers of 8 bits.
+    return values.float() if values.dtype.itemsize < 2 else values
 
 
 def _elements(window: _native.FreezeWindow, piece: Piece, begin: int, first: int,

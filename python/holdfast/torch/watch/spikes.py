@@ -2,6 +2,7 @@
 
 import math
 from collections import deque
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -11,14 +12,50 @@ from holdfast.torch.watch.alarms import SPIKED, Alarm
 
 _KEPT = 100  # a figure is compared with so many before it
 _FIRST = 20  # so many figures are only noted
+_WIDE = 4  # bytes
 
 
 def norm_of(gradient: torch.Tensor) -> torch.Tensor:
     """The norm of what this rank holds of a gradient, not read from its device."""
-    local = local_of(gradient)
+    return _norm(_values_of(gradient))
+
+
+def norm_of_all(gradients: Iterable[torch.Tensor]) -> torch.Tensor | None:
+    """The norm of these gradients together; None if there are none.
+
+    Gradients of 32 and 64 bits on one device have their norms taken together, in few kernels.
+    Those of 16 bits do not: their norms may be larger than the largest number of 16 bits.
+    """
+    alike: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
+    for gradient in gradients:
+        values = _values_of(gradient)
+        alike.setdefault((values.device, values.dtype), []).append(values)
+    norms = [norm for (_, dtype), found in alike.items()
+             for norm in (torch._foreach_norm(found) if dtype.itemsize >= _WIDE
+                          else map(_norm, found))]
+    if not norms:
+        return None
+    return torch.linalg.vector_norm(torch.cat([one.to(norms[0].device).reshape(1)
+                                               for one in norms]))
+
+
+def _values_of(gradient: torch.Tensor) -> torch.Tensor:
+    local = local_of(gradient.detach())
     values = local._values() if local.is_sparse else local
-    values = torch.view_as_real(values) if values.is_complex() else values
+    return torch.view_as_real(values) if values.is_complex() else values
+
+
+def _norm(values: torch.Tensor) -> torch.Tensor:
     return torch.linalg.vector_norm(values, dtype=torch.promote_types(values.dtype, torch.float32))
+
+
+def found_inf_of(optimizer: torch.optim.Optimizer) -> torch.Tensor | None:
+    """Above 0 if the update that comes is left out.
+
+    GradScaler lets a fused optimizer find out itself that it must leave out an update.
+    """
+    found = getattr(optimizer, "found_inf", None)
+    return found if isinstance(found, torch.Tensor) else None
 
 
 class Figures:
@@ -29,17 +66,20 @@ class Figures:
         self._kept: deque[float] = deque(maxlen=_KEPT)
 
     def look(self, value: float) -> str:
-        """What was expected, if the value is a spike; else "". A spike counts as usual later."""
+        """What was expected, if the value is a spike; else "".
+
+        A spike counts as the largest value that is none, so that a second one of its size is
+        seen, and figures that stay large become usual.
+        """
         if not math.isfinite(value):
             return "a finite number"
         usual = max(self._kept, default=0.0)
-        is_spike = len(self._kept) >= _FIRST and abs(value) > self._factor * usual > 0
-        count = len(self._kept)
-        self._kept.append(abs(value))
+        bound, count = self._factor * usual, len(self._kept)
+        is_spike = count >= _FIRST and abs(value) > bound > 0
+        self._kept.append(bound if is_spike else abs(value))
         if not is_spike:
             return ""
-        bound = f"{self._factor * usual:.3g}, {self._factor:g} times"
-        return f"at most {bound} the largest of the last {count}"
+        return f"at most {bound:.3g}, {self._factor:g} times the largest of the last {count}"
 
 
 class SpikeGuard:
@@ -53,6 +93,10 @@ class SpikeGuard:
         self._figures: dict[Any, Figures] = {}
         self._coming: list[tuple[int, Any, str, Any]] = []  # (step, series, name, value)
 
+    def restart(self) -> None:
+        """Forgets all figures: training begins anew at another step."""
+        self._figures, self._coming = {}, []
+
     def note_loss(self, step: int, loss: Any) -> None:
         """Notes the loss of a step; None, and what is no single number, is left out."""
         if isinstance(loss, torch.Tensor) and loss.numel() == 1:
@@ -62,14 +106,12 @@ class SpikeGuard:
 
     def note_gradient(self, step: int, optimizer: torch.optim.Optimizer) -> None:
         """Notes the norm of the gradient that an optimizer is about to use."""
-        norms = [norm_of(p.grad) for group in optimizer.param_groups for p in group["params"]
-                 if p.grad is not None]
-        if not norms:
+        norm = norm_of_all(p.grad for group in optimizer.param_groups for p in group["params"]
+                           if p.grad is not None)
+        if norm is None:
             return
-        norm = torch.linalg.vector_norm(torch.stack([one.to(norms[0].device) for one in norms]))
-        # GradScaler lets a fused optimizer find out itself that it must leave out an update.
-        found = getattr(optimizer, "found_inf", None)
-        if isinstance(found, torch.Tensor):
+        found = found_inf_of(optimizer)
+        if found is not None:
             norm = torch.where(found.to(norm.device) > 0, torch.zeros_like(norm), norm)
         self._coming.append((step, id(optimizer), "norm of the gradient", norm))
 

@@ -10,6 +10,8 @@ from watched_net import STEPS, Net, backward, events, make, same, train, values
 
 import holdfast
 from holdfast.torch.watch.costs import Costs, Plan
+from holdfast.torch.watch.turn import Turn
+from holdfast.torch.watch.windows import Windows
 
 
 def golden(steps):
@@ -291,6 +293,41 @@ def test_the_windows_keep_to_their_share(monkeypatch):
         waiting.window(1_000_000, 200e-6, 45e-3)  # for a GPU that has much to do
     plan = waiting.plan()
     assert plan.every > 500 and 0.9 * 0.0125 < plan.window_bytes / 5e9 <= 0.0125
+
+
+def test_windows_follow_each_other_also_if_their_size_changes(tmp_path, monkeypatch):
+    """Or some bytes would not be looked at in a cycle."""
+    choose, ranges = random.Random(1), []
+    plans = lambda self: Plan(choose.choice([1, 1, 2]),  # noqa: E731
+                              choose.randrange(100_000, 900_000), choose.randrange(4, 9))
+    monkeypatch.setattr(Costs, "plan", plans)
+    plain = Windows.open
+    monkeypatch.setattr(Windows, "open", lambda self, step, number: note(plain(self, step, number)))
+
+    def note(opened):
+        ranges.extend(opened.ranges.values())
+        return opened
+
+    model = nn.Linear(1000, 1000, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    with make(tmp_path / "run", model, optimizer) as ck:
+        for step in range(120):
+            optimizer.step()
+            ck.step(step)
+    parts, at = max(last for _, last in ranges), 0
+    assert parts == -(-4_000_000 // (64 << 10))
+    for first, last in ranges:
+        assert first <= (0 if at == parts else at)
+        at = last
+    assert sum(first == 0 for first, _ in ranges) > 3
+
+
+def test_a_size_that_is_measured_anew_does_not_cut_windows_again():
+    turn = Turn().cut(6, Plan(2, 1000, 4), 10)
+    assert [turn.number(step) for step in (6, 8, 24, 26)] == [0, 1, 9, 0]
+    assert not turn.is_outgrown(Plan(2, 1400, 9)) and not turn.is_outgrown(Plan(2, 850, 9))
+    assert turn.is_outgrown(Plan(2, 1600, 4)) and turn.is_outgrown(Plan(2, 700, 4))
+    assert turn.cut(16, Plan(1, 500, 4), 20).number(16) == 10
 
 
 def test_the_chance_that_is_told_is_that_of_random_flips(tmp_path, monkeypatch):

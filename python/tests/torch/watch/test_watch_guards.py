@@ -122,6 +122,47 @@ def test_an_element_out_of_range_is_named(tmp_path, warned, name, value, text):
     assert text is None or f"{name} [0, 3] is {value:.3g}; expected {text}" in warned[0]
 
 
+@pytest.mark.parametrize("resumes", [True, False])
+def test_a_second_flip_is_seen_too(tmp_path, resumes):
+    """The first one must not make its value usual, neither after resume() nor without."""
+    ck, model, optimizer = plain(tmp_path / "run", range=10, spike=10)
+    with ck:
+        for step in range(60):
+            loss = backward(model, step)
+            if step in (30, 53):
+                model.conv.weight.grad.mul_(1e6)
+            optimizer.step()
+            optimizer.zero_grad()
+            if step in (30, 55):
+                damage(model.fc.weight, 1e6 if step == 30 else 1e5)
+            ck.step(step, loss)
+            if step == 25:
+                ck.save(step).durable()
+            if step == 30:
+                first = len(ck.watched.alarms)
+                if resumes:
+                    assert ck.resume(step=25) == 26
+                else:
+                    damage(model.fc.weight, 0.1)
+        second = [(a.step, a.tensor) for a in ck.watched.alarms[first:]]
+    assert first == 2
+    assert [one for one in second if one[1] == "model.fc.weight"][0] == (55, "model.fc.weight")
+    assert (52, "norm of the gradient") in second
+
+
+def test_slots_that_grow_are_in_range(tmp_path):
+    ck, model, optimizer = plain(tmp_path / "run", torch.optim.Adagrad, range=10)
+    with ck:
+        for step in range(20):
+            backward(model, step)
+            for parameter in model.parameters():
+                parameter.grad.mul_(10.0 ** step)
+            optimizer.step()
+            optimizer.zero_grad()
+            ck.step(step)
+        assert ck.watched.alarms == []
+
+
 def test_ranges_of_parts_and_odd_tensors(tmp_path):
     """A tensor of several parts, one that is not contiguous, 16 bits, and a counter."""
     torch.manual_seed(0)
@@ -186,6 +227,35 @@ def test_dispersion_stops_all_ranks_alike(tmp_path):
     assert {one["error"] for one in done} == {done[0]["error"]}
 
 
+def scaled_train(rank, world, run):
+    """The loss of rank 1 overflows in some steps, and all ranks leave their updates out."""
+    alarms, made = [], []
+    for fused in False, True:
+        model = DistributedDataParallel(Net())
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=fused)
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+        with make(run / str(fused), model, optimizer, scaler=scaler,
+                  watch={"dispersion": 10}) as ck:
+            for step in range(20):
+                torch.manual_seed(step * 10 + rank)
+                loss = model(torch.randn(4, 2, 4, 4)).square().mean()
+                overflows = rank == 1 and step % 7 == 5
+                scaler.scale(loss * (math.inf if overflows else 1)).backward()
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+                ck.step(step, loss)
+            ck.save(19)  # a meeting of all ranks
+            alarms += map(str, ck.watched.alarms)
+            made.append(scaler.get_scale())
+    return alarms, made
+
+
+def test_an_update_that_a_gradient_scaler_leaves_out_is_no_dispersion(tmp_path):
+    for alarms, made in run_ranks(2, scaled_train, tmp_path):
+        assert alarms == [] and made == [0.5, 0.5]  # both ranks have halved them thrice
+
+
 def test_what_all_ranks_see_is_told_once(tmp_path):
     """The sum of the gradients is the same on all ranks."""
     done = run_ranks(3, spread_train, tmp_path / "run", 50, 1e6, {"spike": 10})
@@ -213,3 +283,17 @@ def test_wrong_factors_are_refused(name):
         holdfast.Watch(**{name: 0.5})
     with pytest.raises(TypeError, match=rf"{name}='much'; expected a number"):
         holdfast.Watch(**{name: "much"})
+
+
+def test_a_device_that_fails_does_not_keep_a_run_from_closing(tmp_path, warned):
+    class Lost:
+        """A figure of a device that has failed."""
+
+        def __float__(self):
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    ck, model, optimizer = plain(tmp_path / "run", spike=10)
+    train(ck, model, optimizer, 0, 3)
+    ck._watch._guards._spikes._coming.append((2, "loss", "loss", Lost()))
+    ck.close(save=False)
+    assert any("the last figures of the guards are lost: CUDA error" in line for line in warned)
