@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "holdfast/base/testing.h"
+#include "holdfast/env/env_wrapper.h"
 #include "holdfast/env/posix_env.h"
 #include "holdfast/job/job.h"
 #include "holdfast/store/shared_place.h"
@@ -56,6 +57,19 @@ class RankState {
   std::vector<float> rows_, bias_;
 };
 
+// A host that has almost no free memory.
+class FullHostEnv : public EnvWrapper {
+ public:
+  FullHostEnv(Env& inner, Path meminfo) : EnvWrapper(inner), meminfo_(std::move(meminfo)) {}
+
+  Result<std::unique_ptr<File>> open(const Path& path, OpenOptions options) override {
+    return inner_.open(path == "/proc/meminfo" ? meminfo_ : path, options);
+  }
+
+ private:
+  const Path meminfo_;
+};
+
 class Handover : public ::testing::Test {
  protected:
   using Body = std::function<void(int rank, Job& job, RankState& state)>;
@@ -84,7 +98,7 @@ class Handover : public ::testing::Test {
       options.saver.timeout = std::chrono::seconds(20);
       Transport* const transport = hosts.size() > 1 ? &network.endpoint(rank) : nullptr;
       const Result<std::unique_ptr<Job>> job =
-          Job::open(*env_, run(), transport, options);
+          Job::open(*used_, run(), transport, options);
       ASSERT_OK(job);
       RankState state(rank, static_cast<int>(hosts.size()));
       body(rank, **job, state);
@@ -109,6 +123,36 @@ class Handover : public ::testing::Test {
     });
   }
 
+  // Leaves step 2 in memory, and nothing on disk.
+  void only_leave(const std::vector<int>& hosts) {
+    job_on(hosts, [](int, Job& job, RankState& state) {
+      state.set(2);
+      ASSERT_OK(job.hand_over({.step = 2, .pieces = state.pieces()}));
+    });
+  }
+
+  // Changes a byte of the shard of rank 1.
+  void damage_shard(int number) {
+    const Path shard = place(number) / "step-00000002" / "rank-0001.safetensors";
+    Bytes bytes = env_->read_file(shard).value();
+    bytes.back() ^= std::byte{1};
+    ASSERT_OK(env_->write_file(shard, bytes));
+  }
+
+  // Expects that all ranks fail to resume, also when they try again.
+  void expect_none_is_whole(const std::vector<int>& hosts) {
+    for (int again = 0; again < 2; ++again) {
+      job_on(hosts, [&](int, Job& job, RankState& state) {
+        const Result<RestoredState> restored = job.resume(state.pieces());
+        EXPECT_ERROR(restored, ErrorCode::kCorrupt);
+        if (restored.ok()) return;
+        EXPECT_NE(restored.error().message().find("no step is whole; the newest, "),
+                  std::string::npos)
+            << restored.error().message();
+      });
+    }
+  }
+
   // Resumes, and returns what rank 0 was told.
   RestoredState resume(const std::vector<int>& hosts, int64_t step) {
     RestoredState told;
@@ -124,6 +168,7 @@ class Handover : public ::testing::Test {
   }
 
   std::unique_ptr<Env> env_ = make_posix_env();
+  Env* used_ = env_.get();  // by jobs
   TempFolder temp_;
   int64_t reserve_ = 0;
 };
@@ -149,6 +194,15 @@ TEST_F(Handover, BetweenHostsTheBytesAreExchanged) {
   EXPECT_EQ(told.folder.parent_path(), place(2));
 }
 
+TEST_F(Handover, BetweenHostsTheTensorsThatAreThereNeedNoFreeMemory) {
+  save_and_leave({0, 1});
+  const Path meminfo = temp_.path() / "meminfo";
+  ASSERT_OK(env_->write_file(meminfo, bytes_of("MemAvailable: 1 kB\n")));
+  FullHostEnv full(*env_, meminfo);
+  used_ = &full;
+  EXPECT_TRUE(resume({1, 0}, 2).skipped.empty());
+}
+
 TEST_F(Handover, TheSameRanksGetTheirOwnObjects) {
   save_and_leave({0, 1});
   EXPECT_EQ(resume({1, 0}, 2).rank_objects, Object(Object::Value(int64_t{0})));
@@ -167,16 +221,31 @@ TEST_F(Handover, ABoxThatWentWithItsHostIsNamedAndTheDurableStepTaken) {
 TEST_F(Handover, ADamagedShardIsPassedOver) {
   for (const std::vector<int>& hosts : {std::vector{0, 0}, std::vector{0, 1}}) {
     save_and_leave(hosts);
-    const Path shard = place(hosts[1]) / "step-00000002" / "rank-0001.safetensors";
-    Bytes bytes = env_->read_file(shard).value();
-    bytes.back() ^= std::byte{1};
-    ASSERT_OK(env_->write_file(shard, bytes));
+    damage_shard(hosts[1]);
     const RestoredState told = resume(hosts, 1);
     ASSERT_EQ(told.skipped.size(), 1u);
     EXPECT_EQ(told.skipped[0].error.code(), ErrorCode::kCorrupt);
     std::filesystem::remove_all(run());
     std::filesystem::remove_all(host(0));
   }
+}
+
+TEST_F(Handover, ADamagedShardWithNothingOnDiskIsAnError) {
+  only_leave({0, 0});
+  damage_shard(0);
+  expect_none_is_whole({0, 0});
+}
+
+TEST_F(Handover, ADamagedShardOfAHostWithNothingOnDiskIsAnError) {
+  only_leave({0, 1});
+  damage_shard(1);
+  expect_none_is_whole({0, 1});
+}
+
+TEST_F(Handover, ALostHostWithNothingOnDiskIsAnError) {
+  only_leave({0, 1});
+  std::filesystem::remove_all(place(1));
+  expect_none_is_whole({0, 0});
 }
 
 TEST_F(Handover, WhatIsNewerOnDiskWins) {

@@ -61,6 +61,13 @@ JobOptions with_workers(JobOptions options, const Transport* transport) {
   return options;
 }
 
+// What was left in memory is all that the run had, and none of it can be taken. kNotFound
+// would let a training begin anew, with tensors that were read in part.
+Error none_is_whole(const Path& run, const SkippedStep& newest) {
+  return corrupt("{}: no step is whole; the newest, {}: {} (the tensors are undefined now)",
+                 run.native(), newest.folder, newest.error.message());
+}
+
 double seconds(Duration time) { return std::chrono::duration<double>(time).count(); }
 
 }  // namespace
@@ -217,6 +224,9 @@ Result<RestoredState> RunJob::resume(const PiecesFor& pieces_for,
       left ? Result<RestoredState>(*std::move(left))
            : restore(env_, saver_->run(), state_for, transport_, told);
   warn_of_left(found);
+  if (!found.ok() && is_missing(found.error()) && !passed.empty()) {
+    return none_is_whole(saver_->run(), passed.front());
+  }
   RestoredState restored = HOLDFAST_TRY(std::move(found));
   restored.skipped.insert(restored.skipped.begin(), passed.begin(), passed.end());
   if (restored.folder == fetched_.folder) restored.tier = fetched_.tier;
