@@ -7,6 +7,7 @@
 
 #include "holdfast/base/testing.h"
 #include "holdfast/env/env_wrapper.h"
+#include "holdfast/env/faulty_env.h"
 #include "holdfast/env/posix_env.h"
 #include "holdfast/job/job.h"
 #include "holdfast/store/shared_place.h"
@@ -77,7 +78,7 @@ class Handover : public ::testing::Test {
   Path host(int number) const {
     return temp_.path() / fmt::format("host-{}", number);
   }
-  Path run() const { return temp_.path() / "run"; }
+  Path run() const { return temp_.path() / run_name_; }
   // The one place that a host has.
   Path place(int number) const {
     for (const auto& entry : std::filesystem::directory_iterator(host(number))) {
@@ -171,7 +172,14 @@ class Handover : public ::testing::Test {
   Env* used_ = env_.get();  // by jobs
   TempFolder temp_;
   int64_t reserve_ = 0;
+  std::string run_name_ = "run";
 };
+
+// Makes a place look as if nobody had used it for some days.
+void let_days_pass(const Path& place) {
+  std::filesystem::last_write_time(
+      place, std::filesystem::file_time_type::clock::now() - std::chrono::hours(72));
+}
 
 TEST_F(Handover, TwoRanksLeaveWhatThreeTakeOnOneHost) {
   save_and_leave({0, 0});
@@ -299,6 +307,16 @@ TEST_F(Handover, APlaceThatOthersMayEnterIsRefused) {
   });
 }
 
+TEST_F(Handover, ANewHostWhosePlaceOthersMayEnterPassesOverTheStep) {
+  save_and_leave({0, 1});
+  const Path refused = host(2) / place(0).filename();
+  std::filesystem::create_directories(refused);
+  ASSERT_EQ(::chmod(refused.c_str(), 0755), 0);
+  EXPECT_EQ(resume({0, 1, 2}, 1).skipped.size(), 2u);
+  std::filesystem::remove_all(refused);
+  EXPECT_TRUE(resume({0, 1, 2}, 2).skipped.empty());
+}
+
 TEST_F(Handover, ALinkInThePlaceOfTheFolderIsRefused) {
   save_and_leave({0});
   const Path real = place(0), elsewhere = temp_.path() / "elsewhere";
@@ -360,10 +378,83 @@ TEST_F(Handover, OldPlacesAreRemovedAndOthersStay) {
   const size_t boot = record.find("\"boot\": \"") + 9;
   record[boot] = record[boot] == 'x' ? 'y' : 'x';
   ASSERT_OK(env_->write_file(other / "place.json", bytes_of(record)));
-  EXPECT_EQ(remove_old_places(*env_, host(0)), std::vector<std::string>{other});
+  EXPECT_EQ(remove_old_places(*env_, host(0), {}), std::vector<std::string>{other});
   EXPECT_TRUE(std::filesystem::exists(own));
-  std::filesystem::remove_all(run());  // the run itself is gone
-  EXPECT_EQ(remove_old_places(*env_, host(0)), std::vector<std::string>{own});
+  std::filesystem::remove_all(run());  // the run itself is gone, or only moved away
+  EXPECT_TRUE(remove_old_places(*env_, host(0), {}).empty());
+  let_days_pass(own);
+  EXPECT_TRUE(remove_old_places(*env_, host(0), own).empty());
+  EXPECT_EQ(remove_old_places(*env_, host(0), {}), std::vector<std::string>{own});
+}
+
+TEST_F(Handover, ARunThatIsRenamedKeepsWhatItLeft) {
+  save_and_leave({0});
+  let_days_pass(place(0));
+  std::filesystem::rename(run(), temp_.path() / "renamed");
+  EXPECT_TRUE(remove_old_places(*env_, host(0), {}).empty());
+  run_name_ = "elsewhere/renamed";
+  std::filesystem::create_directory(temp_.path() / "elsewhere");
+  std::filesystem::rename(temp_.path() / "renamed", run());
+  EXPECT_TRUE(resume({0}, 2).skipped.empty());
+}
+
+TEST_F(Handover, APlaceThatCannotBeReadNowIsNoEmptyPlace) {
+  save_and_leave({0});
+  FaultyEnv faulty(*env_);
+  faulty.fail_file(Op::kOpen, place(0) / "place.json", ErrorCode::kUnavailable);
+  used_ = &faulty;
+  job_on({0}, [](int, Job& job, RankState& state) {
+    EXPECT_ERROR(job.resume(state.pieces()), ErrorCode::kUnavailable);
+  });
+  used_ = env_.get();
+  EXPECT_TRUE(resume({0}, 2).skipped.empty());
+}
+
+TEST_F(Handover, AStepThatIsNotUnderstoodStays) {
+  save_and_leave({0});
+  FaultyEnv faulty(*env_);
+  faulty.fail_file(Op::kOpen, place(0) / "step-00000002" / kManifestName,
+                   ErrorCode::kUnsupported);
+  used_ = &faulty;
+  EXPECT_EQ(resume({0}, 1).skipped.size(), 1u);
+  used_ = env_.get();
+  EXPECT_TRUE(resume({0}, 2).skipped.empty());
+}
+
+TEST_F(Handover, ADamagedManifestWithNothingOnDiskIsAnError) {
+  only_leave({0});
+  ASSERT_OK(env_->write_file(place(0) / "step-00000002" / kManifestName, bytes_of("{")));
+  expect_none_is_whole({0});
+}
+
+TEST_F(Handover, AStepOnDiskThatCannotBeReadNowIsNotDamaged) {
+  save_and_leave({0});
+  const Path kept = temp_.path() / "kept";
+  std::filesystem::copy(host(0), kept, std::filesystem::copy_options::recursive);
+  job_on({0}, [](int, Job& job, RankState& state) {
+    ASSERT_OK(job.resume(state.pieces()));
+    state.set(3);
+    ASSERT_OK(job.save({.step = 3, .pieces = state.pieces()}));
+    job.settle();
+  });
+  std::filesystem::remove_all(host(0));
+  std::filesystem::rename(kept, host(0));
+  FaultyEnv faulty(*env_);
+  faulty.fail_file(Op::kList, run() / "step-00000003", ErrorCode::kDenied);
+  used_ = &faulty;
+  job_on({0}, [](int, Job& job, RankState& state) {
+    EXPECT_ERROR(job.resume(state.pieces()), ErrorCode::kDenied);
+  });
+  used_ = env_.get();
+  EXPECT_TRUE(resume({0}, 3).skipped.empty());
+}
+
+TEST_F(Handover, ATrainingThatIsNewSeesTheMemoryOfAllHosts) {
+  only_leave({0, 1});
+  std::filesystem::remove_all(place(0));
+  job_on({0, 1}, [](int, Job& job, RankState&) {
+    EXPECT_ERROR(job.check_new("a new run"), ErrorCode::kInvalid);
+  });
 }
 
 }  // namespace
