@@ -158,7 +158,8 @@ Result<Path> folder_of_step(const SharedPlace& place, const Manifest& manifest) 
   for (const Step& step : HOLDFAST_TRY(place.steps())) {
     if (step.manifest.attempt == manifest.attempt) return step.folder;
   }
-  return not_found("{}: has no step {}; expected it there", place.path().native(), manifest.step);
+  return not_found("{}: has no step {}; expected it there", place.path().native(),
+                   manifest.step);
 }
 
 }  // namespace holdfast

@@ -28,7 +28,10 @@ SkippedStep passed_over(const SharedPlace& place, const FoundStep& step,
 
 Result<Path> RunJob::hand_over(JobState job) {
   doing_ = fmt::format("the handover after step {}", job.step);
-  if (!place_) return invalid("hand_over: the job has no place in memory; expected JobOptions::handover");
+  if (!place_) {
+    return invalid(
+        "hand_over: the job has no place in memory; expected JobOptions::handover");
+  }
   saver_->settle({}, job.stream);
   LocalState state = HOLDFAST_TRY(layouts_.agree(job.pieces, false));
   if (job.own != nullptr && transport_ != nullptr) {

@@ -61,7 +61,8 @@ class RankState {
 // A host that has almost no free memory.
 class FullHostEnv : public EnvWrapper {
  public:
-  FullHostEnv(Env& inner, Path meminfo) : EnvWrapper(inner), meminfo_(std::move(meminfo)) {}
+  FullHostEnv(Env& inner, Path meminfo)
+      : EnvWrapper(inner), meminfo_(std::move(meminfo)) {}
 
   Result<std::unique_ptr<File>> open(const Path& path, OpenOptions options) override {
     return inner_.open(path == "/proc/meminfo" ? meminfo_ : path, options);
@@ -423,7 +424,8 @@ TEST_F(Handover, AStepThatIsNotUnderstoodStays) {
 
 TEST_F(Handover, ADamagedManifestWithNothingOnDiskIsAnError) {
   only_leave({0});
-  ASSERT_OK(env_->write_file(place(0) / "step-00000002" / kManifestName, bytes_of("{")));
+  const Path manifest = place(0) / "step-00000002" / kManifestName;
+  ASSERT_OK(env_->write_file(manifest, bytes_of("{")));
   expect_none_is_whole({0});
 }
 

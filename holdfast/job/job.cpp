@@ -64,8 +64,9 @@ JobOptions with_workers(JobOptions options, const Transport* transport) {
 // What was left in memory is all that the run had, and none of it can be taken. kNotFound
 // would let a training begin anew, with tensors that were read in part.
 Error none_is_whole(const Path& run, const SkippedStep& newest) {
-  return corrupt("{}: no step is whole; the newest, {}: {} (the tensors are undefined now)",
-                 run.native(), newest.folder, newest.error.message());
+  return corrupt(
+      "{}: no step is whole; the newest, {}: {} (the tensors are undefined now)",
+      run.native(), newest.folder, newest.error.message());
 }
 
 double seconds(Duration time) { return std::chrono::duration<double>(time).count(); }
@@ -152,14 +153,16 @@ Result<void> RunJob::fetch(const Path& run) {
 
 Result<void> RunJob::check_new(std::string_view expected) {
   std::string newest;
-  const auto step = ranks_.coordinator() ? greatest_step(env_, saver_->run()) : std::nullopt;
+  const auto step =
+      ranks_.coordinator() ? greatest_step(env_, saver_->run()) : std::nullopt;
   if (step) newest = step->text();
   // Each host has a memory of its own. What cannot be read there may be a step.
   const auto left = place_ ? place_->steps() : std::vector<Step>();
   if (newest.empty() && !left.ok()) newest = place_->path();
   if (newest.empty() && left.ok() && !left->empty()) newest = left->front().folder;
   const std::vector<Bytes> all = HOLDFAST_TRY(gather(std::as_bytes(std::span(newest))));
-  const auto said = std::ranges::find_if(all, [](const Bytes& one) { return !one.empty(); });
+  const auto said =
+      std::ranges::find_if(all, [](const Bytes& one) { return !one.empty(); });
   if (said == all.end()) return {};
   return invalid("{}: {} is there already; expected {}", saver_->run().native(),
                  text_of(*said), expected);
