@@ -58,7 +58,17 @@ class Conductor {
     }
   }
 
+  // Waits also after an error for the copies that were begun: they write to memory that
+  // is given back then.
   Result<void> run() {
+    const Result<void> made = run_lots();
+    const Result<void> waited = inside_.wait();
+    return made.ok() ? waited : made;
+  }
+  int64_t copied() const { return copied_; }
+
+ private:
+  Result<void> run_lots() {
     for (uint32_t lot = 0; lot < moves_.lots; ++lot) {
       const size_t end = end_of(lot);
       if (work_.options->windowed) HOLDFAST_TRY(bring_up(lot, end));
@@ -68,11 +78,8 @@ class Conductor {
       work_.progress->finish_work(lot);
       next_ = end;
     }
-    return inside_.wait();
+    return {};
   }
-  int64_t copied() const { return copied_; }
-
- private:
   // The number of the first new piece of a later lot.
   size_t end_of(uint32_t lot) const {
     size_t end = next_;

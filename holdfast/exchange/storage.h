@@ -70,6 +70,7 @@ class GivenStorage : public PieceStorage {
   void release(const LocalPiece&) override {}
   void discard(const LocalPiece&) override {}
   bool keeps_boxes() const override { return false; }
+  bool takes_host_memory() const override { return false; }
 
  private:
   std::map<std::pair<std::string_view, Box>, const LocalPiece*> pieces_;

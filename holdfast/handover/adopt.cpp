@@ -80,7 +80,16 @@ class Adoption {
         HOLDFAST_TRY(say_and_hear(ranks_, said, options_.read_within));
     const bool lacks_them = std::ranges::count(found_.ranks, ranks_.rank()) == 0;
     const std::string& text = heard[static_cast<size_t>(found_.ranks.front())].text;
-    return agree_on(lacks_them ? keep_small_files(text) : Result<void>());
+    return agree_on(lacks_them ? try_to_keep(text) : Result<void>());
+  }
+  // A host whose place is somebody else's, or full, cannot take the step. It is passed
+  // over then, as one that the hosts do not have.
+  Result<void> try_to_keep(const std::string& packed) {
+    const Result<void> kept = keep_small_files(packed);
+    if (kept.ok()) return kept;
+    const ErrorCode code = kept.error().code();
+    const bool no_place = code == ErrorCode::kDenied || code == ErrorCode::kNoSpace;
+    return no_place ? kept.error().as(ErrorCode::kNotFound) : kept.error();
   }
   Result<SmallFiles> read_own_small_files() {
     const Path folder = HOLDFAST_TRY(folder_of_step(place_, found_.manifest));
@@ -251,8 +260,8 @@ class Adoption {
       const std::optional<TensorId> source = source_->find(target_->tensor(t).name);
       const Seal& saved = step_->seals[*source];
       if (saved.bytes != seals[t].bytes || saved == seals[t]) continue;
-      return corrupt("{}: {} has another seal than was saved", folder_.native(),
-                     target_->tensor(t).name);
+      return corrupt("{}: {} has another seal; expected the one that was saved",
+                     folder_.native(), target_->tensor(t).name);
     }
     return {};
   }

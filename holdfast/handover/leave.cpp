@@ -73,7 +73,7 @@ class Leaving {
       if (!published_.empty()) static_cast<void>(env_.remove_all(published_));
       return left;
     }
-    static_cast<void>(place_.remove_steps(manifest_.attempt));
+    static_cast<void>(place_.remove_all_but(manifest_.attempt));
     return left;
   }
 

@@ -14,13 +14,21 @@ std::string file_key(const Manifest& manifest, const std::string& file) {
   return hex64(manifest.attempt) + "/" + file;
 }
 
+// True for an error that does not say what is there. To restore an older step then would
+// lose the one that is there.
+bool is_unknown(const Error& error) {
+  return cannot_tell(error) && error.code() != ErrorCode::kDenied;
+}
+
 // What this rank says: the manifests of the steps on its host by their attempts, and the
 // shards that are there with their sizes.
 Message describe(Env& env, const SharedPlace& place) {
   Message said{.kind = ""};
   SmallFiles manifests;
   const Result<std::vector<Step>> steps = place.steps();
-  if (!steps.ok()) {
+  if (!steps.ok() && is_unknown(steps.error())) {
+    said.error = steps.error();
+  } else if (!steps.ok()) {
     manifests[kRefused] = copy_of(bytes_of(steps.error().message()));
   } else if (const Result<std::string> identity = place.identity(); identity.ok()) {
     said.kind = *identity;
@@ -92,7 +100,7 @@ Result<ShardIndex> index_of(Env& env, const Path& folder, const Manifest& manife
         HOLDFAST_TRY(decode_shard_index(bytes, (folder / file.name).native()));
     if (index.files.front().name == shard) return index;
   }
-  return not_found("{}: has no index of {}", folder.native(), shard);
+  return not_found("{}: has no index of {}; expected one", folder.native(), shard);
 }
 
 // A box that is in the shard, in words.
@@ -150,7 +158,8 @@ Result<Path> folder_of_step(const SharedPlace& place, const Manifest& manifest) 
   for (const Step& step : HOLDFAST_TRY(place.steps())) {
     if (step.manifest.attempt == manifest.attempt) return step.folder;
   }
-  return not_found("{}: has no step {}", place.path().native(), manifest.step);
+  return not_found("{}: has no step {}; expected it there", place.path().native(),
+                   manifest.step);
 }
 
 }  // namespace holdfast

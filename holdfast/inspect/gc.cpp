@@ -115,16 +115,20 @@ Result<GcResult> sweep_and_remove(const Run& run, const Owner& owner,
 // disk, and the places of runs and boots that are gone. Returns their folders.
 std::vector<std::string> collect_memory(const Run& run, const Path& memory,
                                         bool dry_run) {
-  std::vector<std::string> gone = remove_old_places(run.env(), memory, dry_run);
   const SharedPlace place(run.env(), memory, run.path(), run.id());
+  std::vector<std::string> gone =
+      remove_old_places(run.env(), memory, place.path(), dry_run);
   const Result<std::vector<Step>> left = place.steps();
   if (!left.ok() || !run.env().info(place.path()).ok()) return gone;
+  std::pair<int64_t, int64_t> newest_age;
   if (!left->empty()) {
     const Result<NewestWhole> newest = run.newest_whole(Depth::kFast);
     if (!newest.ok()) return gone;
-    if (age_of(left->front().manifest) > age_of(newest->step.manifest)) return gone;
+    newest_age = age_of(newest->step.manifest);
+    if (age_of(left->front().manifest) >= newest_age) return gone;
   }
-  if (!dry_run && !(place.remove_steps().ok() && place.remove_if_empty().ok())) {
+  if (!dry_run && !(place.remove_older(newest_age).ok() &&
+                    place.remove_attempts().ok() && place.remove_if_empty().ok())) {
     return gone;
   }
   gone.push_back(place.path().native());

@@ -28,7 +28,10 @@ SkippedStep passed_over(const SharedPlace& place, const FoundStep& step,
 
 Result<Path> RunJob::hand_over(JobState job) {
   doing_ = fmt::format("the handover after step {}", job.step);
-  if (!place_) return invalid("hand_over: the job has no place in memory");
+  if (!place_) {
+    return invalid(
+        "hand_over: the job has no place in memory; expected JobOptions::handover");
+  }
   saver_->settle({}, job.stream);
   LocalState state = HOLDFAST_TRY(layouts_.agree(job.pieces, false));
   if (job.own != nullptr && transport_ != nullptr) {
@@ -68,7 +71,8 @@ Result<std::optional<RestoredState>> RunJob::adopt_left(
     const StateFor& into, const RestoreOptions& options,
     std::vector<SkippedStep>& skipped) {
   if (!place_) return std::optional<RestoredState>();
-  for (const std::string& name : remove_old_places(env_, *options_.handover)) {
+  for (const std::string& name :
+       remove_old_places(env_, *options_.handover, place_->path())) {
     emit(warnings_, env_, OldPlaceRemoved{.folder = name});
   }
   const Survey survey = HOLDFAST_TRY(
@@ -80,12 +84,12 @@ Result<std::optional<RestoredState>> RunJob::adopt_left(
       HOLDFAST_TRY(choose_left(survey, options.step, skipped));
   if (!left) return std::optional<RestoredState>();
   has_left_ = true;
-  static_cast<void>(place_->remove_steps(left->manifest.attempt));
   const Instant start = env_.now();
   Result<RestoredState> adopted =
       adopt(ranks(), *place_, survey, *left, into, options);
   if (adopted.ok()) {
     adopted->in_memory = true;
+    static_cast<void>(place_->remove_older(age_of(left->manifest)));
     const std::set<std::string> hosts(survey.places.begin(), survey.places.end());
     emit(warnings_, env_,
          AdoptedFromMemory{.step = adopted->step,
@@ -116,17 +120,24 @@ Result<std::optional<FoundStep>> RunJob::choose_left(
   // the next save is durable; without one, the next process looks at it again.
   has_left_ = !survey.steps.empty();
   // A process that was killed while it left its state may have left a part of it.
-  if (!has_left_) static_cast<void>(place_->remove_steps());
+  if (!has_left_) static_cast<void>(place_->remove_attempts());
   return std::optional<FoundStep>();
 }
 
 // True if the run directory has a whole step that is newer.
 Result<bool> RunJob::is_older(const Manifest& left, std::optional<int64_t> step) const {
   const Run run = HOLDFAST_TRY(Run::open(env_, saver_->run()));
-  for (const Step& one : HOLDFAST_TRY(run.steps()).steps) {
+  const StepList list = HOLDFAST_TRY(run.steps());
+  for (const SkippedStep& one : list.skipped) {
+    const std::optional<StepName> name = parse_step_name(one.folder);
+    const bool counts = !step || (name && name->step == *step);
+    if (counts && cannot_tell(one.error)) return one.error;
+  }
+  for (const Step& one : list.steps) {
     if (age_of(one.manifest) < age_of(left)) break;
     if (step && one.manifest.step != *step) continue;
     const Result<StepReport> report = check_step(env_, one.folder, Depth::kFast);
+    if (!report.ok() && cannot_tell(report.error())) return report.error();
     if (report.ok() && report->whole()) return true;
   }
   return false;
@@ -172,9 +183,11 @@ void RunJob::warn_of_left(const Result<RestoredState>& restored) {
 // Removes what is in memory once a save of this process is durable, which is newer.
 void RunJob::forget_left() {
   if (!has_left_ || !replaces_left_ || !replaces_left_->is_done()) return;
-  if (replaces_left_->durable().ok()) {
-    has_left_ = false;
-    static_cast<void>(place_->remove_steps());
+  const Result<Durable> durable = replaces_left_->durable();
+  if (durable.ok()) {
+    const Result<Manifest> newer = read_manifest(env_, durable->folder);
+    has_left_ = !newer.ok();
+    if (newer.ok()) static_cast<void>(place_->remove_older(age_of(*newer)));
   }
   replaces_left_.reset();
 }

@@ -6,6 +6,8 @@
 #include <cstring>
 
 #include "holdfast/base/testing.h"
+#include "holdfast/env/env_wrapper.h"
+#include "holdfast/env/faulty_env.h"
 #include "holdfast/env/posix_env.h"
 #include "holdfast/job/job.h"
 #include "holdfast/store/shared_place.h"
@@ -56,6 +58,20 @@ class RankState {
   std::vector<float> rows_, bias_;
 };
 
+// A host that has almost no free memory.
+class FullHostEnv : public EnvWrapper {
+ public:
+  FullHostEnv(Env& inner, Path meminfo)
+      : EnvWrapper(inner), meminfo_(std::move(meminfo)) {}
+
+  Result<std::unique_ptr<File>> open(const Path& path, OpenOptions options) override {
+    return inner_.open(path == "/proc/meminfo" ? meminfo_ : path, options);
+  }
+
+ private:
+  const Path meminfo_;
+};
+
 class Handover : public ::testing::Test {
  protected:
   using Body = std::function<void(int rank, Job& job, RankState& state)>;
@@ -63,7 +79,7 @@ class Handover : public ::testing::Test {
   Path host(int number) const {
     return temp_.path() / fmt::format("host-{}", number);
   }
-  Path run() const { return temp_.path() / "run"; }
+  Path run() const { return temp_.path() / run_name_; }
   // The one place that a host has.
   Path place(int number) const {
     for (const auto& entry : std::filesystem::directory_iterator(host(number))) {
@@ -84,7 +100,7 @@ class Handover : public ::testing::Test {
       options.saver.timeout = std::chrono::seconds(20);
       Transport* const transport = hosts.size() > 1 ? &network.endpoint(rank) : nullptr;
       const Result<std::unique_ptr<Job>> job =
-          Job::open(*env_, run(), transport, options);
+          Job::open(*used_, run(), transport, options);
       ASSERT_OK(job);
       RankState state(rank, static_cast<int>(hosts.size()));
       body(rank, **job, state);
@@ -109,6 +125,36 @@ class Handover : public ::testing::Test {
     });
   }
 
+  // Leaves step 2 in memory, and nothing on disk.
+  void only_leave(const std::vector<int>& hosts) {
+    job_on(hosts, [](int, Job& job, RankState& state) {
+      state.set(2);
+      ASSERT_OK(job.hand_over({.step = 2, .pieces = state.pieces()}));
+    });
+  }
+
+  // Changes a byte of the shard of rank 1.
+  void damage_shard(int number) {
+    const Path shard = place(number) / "step-00000002" / "rank-0001.safetensors";
+    Bytes bytes = env_->read_file(shard).value();
+    bytes.back() ^= std::byte{1};
+    ASSERT_OK(env_->write_file(shard, bytes));
+  }
+
+  // Expects that all ranks fail to resume, also when they try again.
+  void expect_none_is_whole(const std::vector<int>& hosts) {
+    for (int again = 0; again < 2; ++again) {
+      job_on(hosts, [&](int, Job& job, RankState& state) {
+        const Result<RestoredState> restored = job.resume(state.pieces());
+        EXPECT_ERROR(restored, ErrorCode::kCorrupt);
+        if (restored.ok()) return;
+        EXPECT_NE(restored.error().message().find("no step is whole; the newest, "),
+                  std::string::npos)
+            << restored.error().message();
+      });
+    }
+  }
+
   // Resumes, and returns what rank 0 was told.
   RestoredState resume(const std::vector<int>& hosts, int64_t step) {
     RestoredState told;
@@ -124,9 +170,17 @@ class Handover : public ::testing::Test {
   }
 
   std::unique_ptr<Env> env_ = make_posix_env();
+  Env* used_ = env_.get();  // by jobs
   TempFolder temp_;
   int64_t reserve_ = 0;
+  std::string run_name_ = "run";
 };
+
+// Makes a place look as if nobody had used it for some days.
+void let_days_pass(const Path& place) {
+  std::filesystem::last_write_time(
+      place, std::filesystem::file_time_type::clock::now() - std::chrono::hours(72));
+}
 
 TEST_F(Handover, TwoRanksLeaveWhatThreeTakeOnOneHost) {
   save_and_leave({0, 0});
@@ -149,6 +203,15 @@ TEST_F(Handover, BetweenHostsTheBytesAreExchanged) {
   EXPECT_EQ(told.folder.parent_path(), place(2));
 }
 
+TEST_F(Handover, BetweenHostsTheTensorsThatAreThereNeedNoFreeMemory) {
+  save_and_leave({0, 1});
+  const Path meminfo = temp_.path() / "meminfo";
+  ASSERT_OK(env_->write_file(meminfo, bytes_of("MemAvailable: 1 kB\n")));
+  FullHostEnv full(*env_, meminfo);
+  used_ = &full;
+  EXPECT_TRUE(resume({1, 0}, 2).skipped.empty());
+}
+
 TEST_F(Handover, TheSameRanksGetTheirOwnObjects) {
   save_and_leave({0, 1});
   EXPECT_EQ(resume({1, 0}, 2).rank_objects, Object(Object::Value(int64_t{0})));
@@ -167,16 +230,31 @@ TEST_F(Handover, ABoxThatWentWithItsHostIsNamedAndTheDurableStepTaken) {
 TEST_F(Handover, ADamagedShardIsPassedOver) {
   for (const std::vector<int>& hosts : {std::vector{0, 0}, std::vector{0, 1}}) {
     save_and_leave(hosts);
-    const Path shard = place(hosts[1]) / "step-00000002" / "rank-0001.safetensors";
-    Bytes bytes = env_->read_file(shard).value();
-    bytes.back() ^= std::byte{1};
-    ASSERT_OK(env_->write_file(shard, bytes));
+    damage_shard(hosts[1]);
     const RestoredState told = resume(hosts, 1);
     ASSERT_EQ(told.skipped.size(), 1u);
     EXPECT_EQ(told.skipped[0].error.code(), ErrorCode::kCorrupt);
     std::filesystem::remove_all(run());
     std::filesystem::remove_all(host(0));
   }
+}
+
+TEST_F(Handover, ADamagedShardWithNothingOnDiskIsAnError) {
+  only_leave({0, 0});
+  damage_shard(0);
+  expect_none_is_whole({0, 0});
+}
+
+TEST_F(Handover, ADamagedShardOfAHostWithNothingOnDiskIsAnError) {
+  only_leave({0, 1});
+  damage_shard(1);
+  expect_none_is_whole({0, 1});
+}
+
+TEST_F(Handover, ALostHostWithNothingOnDiskIsAnError) {
+  only_leave({0, 1});
+  std::filesystem::remove_all(place(1));
+  expect_none_is_whole({0, 0});
 }
 
 TEST_F(Handover, WhatIsNewerOnDiskWins) {
@@ -228,6 +306,16 @@ TEST_F(Handover, APlaceThatOthersMayEnterIsRefused) {
     EXPECT_ERROR(job.hand_over({.step = 2, .pieces = state.pieces()}),
                  ErrorCode::kDenied);
   });
+}
+
+TEST_F(Handover, ANewHostWhosePlaceOthersMayEnterPassesOverTheStep) {
+  save_and_leave({0, 1});
+  const Path refused = host(2) / place(0).filename();
+  std::filesystem::create_directories(refused);
+  ASSERT_EQ(::chmod(refused.c_str(), 0755), 0);
+  EXPECT_EQ(resume({0, 1, 2}, 1).skipped.size(), 2u);
+  std::filesystem::remove_all(refused);
+  EXPECT_TRUE(resume({0, 1, 2}, 2).skipped.empty());
 }
 
 TEST_F(Handover, ALinkInThePlaceOfTheFolderIsRefused) {
@@ -291,10 +379,84 @@ TEST_F(Handover, OldPlacesAreRemovedAndOthersStay) {
   const size_t boot = record.find("\"boot\": \"") + 9;
   record[boot] = record[boot] == 'x' ? 'y' : 'x';
   ASSERT_OK(env_->write_file(other / "place.json", bytes_of(record)));
-  EXPECT_EQ(remove_old_places(*env_, host(0)), std::vector<std::string>{other});
+  EXPECT_EQ(remove_old_places(*env_, host(0), {}), std::vector<std::string>{other});
   EXPECT_TRUE(std::filesystem::exists(own));
-  std::filesystem::remove_all(run());  // the run itself is gone
-  EXPECT_EQ(remove_old_places(*env_, host(0)), std::vector<std::string>{own});
+  std::filesystem::remove_all(run());  // the run itself is gone, or only moved away
+  EXPECT_TRUE(remove_old_places(*env_, host(0), {}).empty());
+  let_days_pass(own);
+  EXPECT_TRUE(remove_old_places(*env_, host(0), own).empty());
+  EXPECT_EQ(remove_old_places(*env_, host(0), {}), std::vector<std::string>{own});
+}
+
+TEST_F(Handover, ARunThatIsRenamedKeepsWhatItLeft) {
+  save_and_leave({0});
+  let_days_pass(place(0));
+  std::filesystem::rename(run(), temp_.path() / "renamed");
+  EXPECT_TRUE(remove_old_places(*env_, host(0), {}).empty());
+  run_name_ = "elsewhere/renamed";
+  std::filesystem::create_directory(temp_.path() / "elsewhere");
+  std::filesystem::rename(temp_.path() / "renamed", run());
+  EXPECT_TRUE(resume({0}, 2).skipped.empty());
+}
+
+TEST_F(Handover, APlaceThatCannotBeReadNowIsNoEmptyPlace) {
+  save_and_leave({0});
+  FaultyEnv faulty(*env_);
+  faulty.fail_file(Op::kOpen, place(0) / "place.json", ErrorCode::kUnavailable);
+  used_ = &faulty;
+  job_on({0}, [](int, Job& job, RankState& state) {
+    EXPECT_ERROR(job.resume(state.pieces()), ErrorCode::kUnavailable);
+  });
+  used_ = env_.get();
+  EXPECT_TRUE(resume({0}, 2).skipped.empty());
+}
+
+TEST_F(Handover, AStepThatIsNotUnderstoodStays) {
+  save_and_leave({0});
+  FaultyEnv faulty(*env_);
+  faulty.fail_file(Op::kOpen, place(0) / "step-00000002" / kManifestName,
+                   ErrorCode::kUnsupported);
+  used_ = &faulty;
+  EXPECT_EQ(resume({0}, 1).skipped.size(), 1u);
+  used_ = env_.get();
+  EXPECT_TRUE(resume({0}, 2).skipped.empty());
+}
+
+TEST_F(Handover, ADamagedManifestWithNothingOnDiskIsAnError) {
+  only_leave({0});
+  const Path manifest = place(0) / "step-00000002" / kManifestName;
+  ASSERT_OK(env_->write_file(manifest, bytes_of("{")));
+  expect_none_is_whole({0});
+}
+
+TEST_F(Handover, AStepOnDiskThatCannotBeReadNowIsNotDamaged) {
+  save_and_leave({0});
+  const Path kept = temp_.path() / "kept";
+  std::filesystem::copy(host(0), kept, std::filesystem::copy_options::recursive);
+  job_on({0}, [](int, Job& job, RankState& state) {
+    ASSERT_OK(job.resume(state.pieces()));
+    state.set(3);
+    ASSERT_OK(job.save({.step = 3, .pieces = state.pieces()}));
+    job.settle();
+  });
+  std::filesystem::remove_all(host(0));
+  std::filesystem::rename(kept, host(0));
+  FaultyEnv faulty(*env_);
+  faulty.fail_file(Op::kList, run() / "step-00000003", ErrorCode::kDenied);
+  used_ = &faulty;
+  job_on({0}, [](int, Job& job, RankState& state) {
+    EXPECT_ERROR(job.resume(state.pieces()), ErrorCode::kDenied);
+  });
+  used_ = env_.get();
+  EXPECT_TRUE(resume({0}, 3).skipped.empty());
+}
+
+TEST_F(Handover, ATrainingThatIsNewSeesTheMemoryOfAllHosts) {
+  only_leave({0, 1});
+  std::filesystem::remove_all(place(0));
+  job_on({0, 1}, [](int, Job& job, RankState&) {
+    EXPECT_ERROR(job.check_new("a new run"), ErrorCode::kInvalid);
+  });
 }
 
 }  // namespace

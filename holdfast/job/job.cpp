@@ -61,6 +61,14 @@ JobOptions with_workers(JobOptions options, const Transport* transport) {
   return options;
 }
 
+// What was left in memory is all that the run had, and none of it can be taken. kNotFound
+// would let a training begin anew, with tensors that were read in part.
+Error none_is_whole(const Path& run, const SkippedStep& newest) {
+  return corrupt(
+      "{}: no step is whole; the newest, {}: {} (the tensors are undefined now)",
+      run.native(), newest.folder, newest.error.message());
+}
+
 double seconds(Duration time) { return std::chrono::duration<double>(time).count(); }
 
 }  // namespace
@@ -145,19 +153,19 @@ Result<void> RunJob::fetch(const Path& run) {
 
 Result<void> RunJob::check_new(std::string_view expected) {
   std::string newest;
-  if (ranks_.coordinator()) {
-    if (const auto step = greatest_step(env_, saver_->run())) newest = step->text();
-    const auto left = place_ ? place_->steps() : std::vector<Step>();
-    if (newest.empty() && left.ok() && !left->empty()) newest = left->front().folder;
-  }
-  if (transport_ != nullptr) {
-    const std::vector<Bytes> all = HOLDFAST_TRY(transport_->all_gather(
-        std::as_bytes(std::span(newest)), env_.now() + options_.saver.timeout));
-    newest = text_of(all[0]);
-  }
-  if (newest.empty()) return {};
-  return invalid("{}: {} is there already; expected {}", saver_->run().native(), newest,
-                 expected);
+  const auto step =
+      ranks_.coordinator() ? greatest_step(env_, saver_->run()) : std::nullopt;
+  if (step) newest = step->text();
+  // Each host has a memory of its own. What cannot be read there may be a step.
+  const auto left = place_ ? place_->steps() : std::vector<Step>();
+  if (newest.empty() && !left.ok()) newest = place_->path();
+  if (newest.empty() && left.ok() && !left->empty()) newest = left->front().folder;
+  const std::vector<Bytes> all = HOLDFAST_TRY(gather(std::as_bytes(std::span(newest))));
+  const auto said =
+      std::ranges::find_if(all, [](const Bytes& one) { return !one.empty(); });
+  if (said == all.end()) return {};
+  return invalid("{}: {} is there already; expected {}", saver_->run().native(),
+                 text_of(*said), expected);
 }
 
 Result<void> RunJob::attach(const LocalPieces& pieces, CudaStream stream,
@@ -217,8 +225,13 @@ Result<RestoredState> RunJob::resume(const PiecesFor& pieces_for,
       left ? Result<RestoredState>(*std::move(left))
            : restore(env_, saver_->run(), state_for, transport_, told);
   warn_of_left(found);
+  if (!found.ok() && is_missing(found.error()) && !passed.empty()) {
+    return none_is_whole(saver_->run(), passed.front());
+  }
   RestoredState restored = HOLDFAST_TRY(std::move(found));
-  restored.skipped.insert(restored.skipped.begin(), passed.begin(), passed.end());
+  if (ranks_.coordinator()) {
+    restored.skipped.insert(restored.skipped.begin(), passed.begin(), passed.end());
+  }
   if (restored.folder == fetched_.folder) restored.tier = fetched_.tier;
   parent_ = restored.folder.filename().native();
   resumed_ = appointed_ = restored.step;

@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <filesystem>
 
 #include "holdfast/base/json.h"
 #include "holdfast/env/errno_error.h"
@@ -17,6 +19,7 @@ constexpr std::string_view kPrefix = "holdfast-";
 constexpr std::string_view kPlaceFile = "place.json";
 constexpr int64_t kPlaceFileLimit = int64_t{1} << 16;
 constexpr mode_t kOwnerOnly = 0700;
+constexpr std::chrono::hours kUnusedFor(24);
 
 // Whose place it is. `folder` tells the folder that the run is in from another one of
 // the same path, as in another container.
@@ -54,9 +57,12 @@ std::string folder_number(Env& env, const Path& folder) {
   return fmt::format("{}:{}", info->device, info->inode);
 }
 
-std::string boot_of(Env& env) {
-  const Result<Identity> self = this_process(env);
-  return self.ok() ? self->boot : "";
+Result<std::string> boot_of(Env& env) {
+  Identity self = HOLDFAST_TRY(this_process(env));
+  if (self.boot.empty()) {
+    return unavailable("boot of this host: is not known; expected it of the system");
+  }
+  return std::move(self.boot);
 }
 
 // Fails unless the path is a folder of this user that nobody else may enter. It asks the
@@ -76,21 +82,43 @@ Result<void> check_own(const Path& path) {
                 info.st_mode & 07777, kOwnerOnly);
 }
 
+// True if nothing was put into the place or taken out of it for a day. A run that is
+// moved to another folder cannot be told from one that is deleted, and whoever moves it
+// resumes it soon.
+bool is_unused(const Path& place) {
+  std::error_code error;
+  const auto changed = std::filesystem::last_write_time(place, error);
+  if (error) return false;
+  return std::filesystem::file_time_type::clock::now() - changed > kUnusedFor;
+}
+
+// True unless the folder is surely another run than this one, or none.
+bool may_be_run(Env& env, const Path& folder, const std::string& id) {
+  const Result<FileInfo> info = env.info(folder);
+  if (info.ok() && !info->folder) return false;
+  const Result<Run> run = Run::open(env, folder);
+  return run.ok() ? run->id() == id : !is_missing(run.error());
+}
+
 // True if the run of a place is gone: its folder is the one that it was, and the run is
-// not in it any more, or another one is.
+// not in it any more, under no name. If in doubt it is not.
 bool is_run_gone(Env& env, const PlaceRecord& place) {
   if (place.folder.empty() || is_object_path(place.run)) return false;
-  if (folder_number(env, folder_of(place.run)) != place.folder) return false;
-  const Result<Run> run = Run::open(env, place.run);
-  if (run.ok()) return run->id() != place.id;
-  return run.error().code() == ErrorCode::kNotFound;
+  const Path folder = folder_of(place.run);
+  if (folder_number(env, folder) != place.folder) return false;
+  if (may_be_run(env, place.run, place.id)) return false;
+  const Result<std::vector<std::string>> names = env.list(folder);
+  return names.ok() && std::ranges::none_of(*names, [&](const std::string& name) {
+    return may_be_run(env, folder / name, place.id);
+  });
 }
 
 bool is_old(Env& env, const Path& place, const std::string& boot) {
   if (!check_own(place).ok()) return false;
   const Result<PlaceRecord> record = read_place(env, place);
   if (!record.ok()) return false;  // it may be one that is being made
-  return (!boot.empty() && record->boot != boot) || is_run_gone(env, *record);
+  if (!record->boot.empty() && record->boot != boot) return true;
+  return is_unused(place) && is_run_gone(env, *record);
 }
 
 }  // namespace
@@ -117,7 +145,7 @@ Result<void> SharedPlace::make() const {
     return errno_error(errno, "mkdir", path_);
   }
   HOLDFAST_TRY(check_own(path_));
-  const PlaceRecord record{.boot = boot_of(env_),
+  const PlaceRecord record{.boot = HOLDFAST_TRY(boot_of(env_)),
                            .run = run_.native(),
                            .folder = folder_number(env_, folder_of(run_)),
                            .id = id_};
@@ -126,7 +154,7 @@ Result<void> SharedPlace::make() const {
 
 Result<std::string> SharedPlace::identity() const {
   HOLDFAST_TRY(check_own(path_));
-  return fmt::format("{}:{}", boot_of(env_), folder_number(env_, path_));
+  return fmt::format("{}:{}", HOLDFAST_TRY(boot_of(env_)), folder_number(env_, path_));
 }
 
 Result<std::vector<Step>> SharedPlace::steps() const {
@@ -134,10 +162,21 @@ Result<std::vector<Step>> SharedPlace::steps() const {
   if (!own.ok() && is_missing(own.error())) return std::vector<Step>();
   HOLDFAST_TRY(own);
   const Result<PlaceRecord> record = read_place(env_, path_);
-  if (!record.ok() || record->boot != boot_of(env_)) return std::vector<Step>();
   const Result<Run> run = Run::open(env_, path_);
-  if (!run.ok() || run->id() != id_) return std::vector<Step>();
-  return HOLDFAST_TRY(run->steps()).steps;
+  // A process that was killed while it made the place has put no step into it.
+  for (const bool missing : {!record.ok() && is_missing(record.error()),
+                             !run.ok() && is_missing(run.error())}) {
+    if (missing) return std::vector<Step>();
+  }
+  HOLDFAST_TRY(record);
+  HOLDFAST_TRY(run);
+  if (record->boot != HOLDFAST_TRY(boot_of(env_))) return std::vector<Step>();
+  if (run->id() != id_) {
+    return corrupt("{}: is of the run {}; expected {}", path_.native(), run->id(), id_);
+  }
+  StepList list = HOLDFAST_TRY(run->steps());
+  if (list.skipped.empty()) return std::move(list.steps);
+  return list.skipped.front().error;
 }
 
 Result<int64_t> SharedPlace::free_bytes() const { return env_.free_space(path_); }
@@ -175,13 +214,43 @@ Result<Path> SharedPlace::publish(const Path& begun, const Manifest& manifest,
   }
 }
 
-Result<void> SharedPlace::remove_steps(std::optional<uint64_t> all_but) const {
+// Takes the name of a step from it first, so that a process that is killed meanwhile
+// leaves no half of a step.
+Result<void> SharedPlace::remove(const std::string& name) const {
+  Path folder = path_ / name;
+  if (const std::optional<StepName> step = parse_step_name(name)) {
+    const AttemptName attempt{.step = step->step, .attempt = env_.random64()};
+    const Result<void> renamed = env_.rename_new(folder, path_ / attempt.text());
+    if (!renamed.ok() && is_missing(renamed.error())) return {};  // another rank did it
+    HOLDFAST_TRY(renamed);
+    folder = path_ / attempt.text();
+  }
+  return env_.remove_all(folder);
+}
+
+Result<void> SharedPlace::remove_older(const std::pair<int64_t, int64_t>& age) const {
+  for (const std::string& name : HOLDFAST_TRY(names())) {
+    if (!parse_step_name(name)) continue;
+    const Result<Manifest> manifest = read_manifest(env_, path_ / name);
+    if (manifest.ok() && age_of(*manifest) < age) HOLDFAST_TRY(remove(name));
+  }
+  return {};
+}
+
+Result<void> SharedPlace::remove_attempts() const {
+  for (const std::string& name : HOLDFAST_TRY(names())) {
+    if (parse_attempt_name(name)) HOLDFAST_TRY(remove(name));
+  }
+  return {};
+}
+
+Result<void> SharedPlace::remove_all_but(uint64_t attempt) const {
   for (const std::string& name : HOLDFAST_TRY(names())) {
     if (name == kPlaceFile || name == kRunFile) continue;
     const Result<Manifest> manifest = read_manifest(env_, path_ / name);
-    const bool stays = all_but && parse_step_name(name) && manifest.ok() &&
-                       manifest->attempt == *all_but;
-    if (!stays) HOLDFAST_TRY(env_.remove_all(path_ / name));
+    const bool stays =
+        manifest.ok() ? manifest->attempt == attempt : cannot_tell(manifest.error());
+    if (!stays || !parse_step_name(name)) HOLDFAST_TRY(remove(name));
   }
   return {};
 }
@@ -202,13 +271,15 @@ Result<std::vector<std::string>> SharedPlace::names() const {
   return env_.list(path_);
 }
 
-std::vector<std::string> remove_old_places(Env& env, const Path& memory, bool dry_run) {
+std::vector<std::string> remove_old_places(Env& env, const Path& memory,
+                                           const Path& own, bool dry_run) {
   std::vector<std::string> removed;
   const Result<std::vector<std::string>> names = env.list(memory);
-  if (!names.ok()) return removed;
-  const std::string boot = boot_of(env);
+  const Result<std::string> boot = boot_of(env);
+  if (!names.ok() || !boot.ok()) return removed;
   for (const std::string& name : *names) {
-    if (!name.starts_with(kPrefix) || !is_old(env, memory / name, boot)) continue;
+    if (!name.starts_with(kPrefix) || memory / name == own) continue;
+    if (!is_old(env, memory / name, *boot)) continue;
     if (dry_run || env.remove_all(memory / name).ok()) {
       removed.push_back((memory / name).native());
     }

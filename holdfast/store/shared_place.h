@@ -43,8 +43,9 @@ class SharedPlace {
   // Text that is equal for two processes if they see the same place: the boot of the
   // machine and the folder. kNotFound if there is no place; fails as make() does.
   Result<std::string> identity() const;
-  // The steps in it, newest first. Empty if there is no place. Steps that are damaged
-  // or of another run are left out. kDenied if the place is not this user's own.
+  // The steps in it, newest first. Empty if there is no place, or one of another boot.
+  // Fails if a step cannot be read, and with kDenied if the place is not this user's own:
+  // what cannot be read may still be there.
   Result<std::vector<Step>> steps() const;
   // How many bytes of shards fit into it now.
   Result<int64_t> free_bytes() const;
@@ -56,13 +57,19 @@ class SharedPlace {
   // ranks may call it, and the step is there afterwards in any case.
   Result<Path> publish(const Path& begun, const Manifest& manifest,
                        const SmallFiles& files) const;
-  // Removes all steps and what crashes have left, except the step of this attempt.
-  Result<void> remove_steps(std::optional<uint64_t> all_but = {}) const;
+  // Removes the steps that are older. A step that cannot be read stays.
+  Result<void> remove_older(const std::pair<int64_t, int64_t>& age) const;
+  // Removes what processes that were killed have left of steps. Only for the owner of the
+  // run, as another one may be about to leave a step.
+  Result<void> remove_attempts() const;
+  // Removes all but the step of this attempt, which is the newest.
+  Result<void> remove_all_but(uint64_t attempt) const;
   // Removes the place if no step is in it.
   Result<void> remove_if_empty() const;
 
  private:
   Result<std::vector<std::string>> names() const;
+  Result<void> remove(const std::string& name) const;
   Result<void> write_all(const Path& folder, const Manifest& manifest,
                          const SmallFiles& files) const;
 
@@ -74,9 +81,10 @@ class SharedPlace {
 };
 
 // Removes places in `memory` that no job can use any more: of another boot, or of a run
-// that is not there any more although the folder that it was in is. Returns their names.
-// With `dry_run` it only tells them. Places that are not this user's own stay.
+// that is not there any more although the folder that it was in is, if nobody has used
+// the place for a day. Returns their names. With `dry_run` it only tells them. The place
+// `own` stays, and those that are not this user's own.
 std::vector<std::string> remove_old_places(Env& env, const Path& memory,
-                                           bool dry_run = false);
+                                           const Path& own, bool dry_run = false);
 
 }  // namespace holdfast

@@ -122,6 +122,30 @@ def test_a_step_that_was_gone_back_to_is_not_gone_back_to_again(tmp_path):
     assert again > start, said
 
 
+def test_a_branch_that_is_lost_with_a_host_is_begun_again(tmp_path):
+    run, never, asked = tmp_path / "run", {"every": "never"}, {"step": 0}
+    run_job(2, run, hosts(tmp_path, 0, 1), (2, 1), False, {"every": "1 steps", "keep": None})
+    start, code, _ = run_job(2, run, hosts(tmp_path, 0, 1), (2, 1), True, never, asked)
+    assert (start, code) == (1, 143)
+    (place,) = (tmp_path / "host-1").iterdir()
+    shutil.rmtree(place)
+    again, end, said = run_job(2, run, hosts(tmp_path, 0, 2), (2, 1), False, never, asked)
+    assert again == start and end == undisturbed(start + MORE), said
+
+
+def test_damage_with_nothing_on_disk_is_no_new_training(tmp_path):
+    run, memory = tmp_path / "run", hosts(tmp_path, 0)
+    assert run_job(1, run, memory, (1, 1), True)[1] == 143
+    (shard,) = memory[0].glob("*/step-*/*.safetensors")
+    content = bytearray(shard.read_bytes())
+    content[-1] ^= 1
+    shard.write_bytes(content)
+    checkpointer = Training(run, memory[0]).checkpointer
+    with pytest.raises(holdfast.CorruptError, match="no step is whole; the newest, "):
+        checkpointer.resume()
+    checkpointer.close(save=False)
+
+
 def test_what_is_only_in_memory_is_saved_at_the_end(tmp_path):
     run, memory = tmp_path / "run", hosts(tmp_path, 0)
     run_job(1, run, memory, (1, 1), True, {"every": "1 steps"})

@@ -67,6 +67,17 @@ class Start:
         return any(one is not None and step in one.steps
                    for one in self._state.all_ranks(newest))
 
+    def goes_back_after_all(self, objects: Any) -> bool:
+        """True if the step that was asked for must be restored after the newest checkpoint was.
+
+        The newest one that a host has a part of may be lost with another host, and then what is
+        restored need not descend from the step. The same on all ranks, as the objects are.
+        """
+        if self._asked is None or self.step is not None or self._asked in Branch.of(objects).steps:
+            return False
+        self.step = self._asked
+        return True
+
     def begin(self, *, strict: bool) -> None:
         """Begins a run that has no checkpoint."""
         if not self._initial:

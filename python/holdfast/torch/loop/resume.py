@@ -38,6 +38,8 @@ class Resume:
         """Restores a checkpoint, or begins a run that has none and returns None."""
         try:
             restored = self.run(saves.live_job(), start.step)
+            if start.goes_back_after_all(restored.objects):
+                restored = self.run(saves.live_job(), start.step)
         except NotFoundError:
             if not start.may_begin:
                 raise
@@ -54,6 +56,7 @@ class Resume:
         NotFoundError if there is none. ValueError, before anything is changed, if the checkpoint
         does not fit.
         """
+        self._tried.clear()
         restored = job.resume(self._allocate, step, self._verify_all, current_stream())
         found = self._tried[-1]
         self._state.load(found)
