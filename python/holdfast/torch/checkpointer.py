@@ -20,7 +20,7 @@ from holdfast.torch.loop.closing import Closing, close_at_exit
 from holdfast.torch.loop.due_save import DueSave
 from holdfast.torch.loop.durable_steps import DurableSteps, OnDurable
 from holdfast.torch.loop.end_of_training import RANK_WAIT, is_exception_on_its_way, why_no_end
-from holdfast.torch.loop.handover import memory_folder
+from holdfast.torch.loop.handover import leave_in_memory, memory_folder
 from holdfast.torch.loop.job import open_job
 from holdfast.torch.loop.losses import Losses, wait_for_value
 from holdfast.torch.loop.messages import Messages
@@ -103,12 +103,8 @@ class Checkpointer:
     verbose     True: a line on stderr for each save, with its reason; False: only warnings. By
                 default there is one line at resume and one at the end, from rank 0. The
                 environment variable HOLDFAST_LOG (info or warning) does the same.
-    handover    True: a job that is asked to stop (SIGTERM, torchrun, requeue) leaves its state
-                in the memory of its hosts, below /dev/shm, and not on disk. The next processes
-                on these hosts take it from there, on any number of ranks and any split, if it
-                is newer than the newest checkpoint. It is lost with its host, and the step() of
-                such a stop saves to disk if a host has no room. A path names another folder in
-                memory than /dev/shm. docs/elastic.md says more.
+    handover    True, or a folder in memory other than /dev/shm: a job that is asked to stop leaves its
+                state there, for the next processes on these hosts (docs/elastic.md).
     recover     whether a rank that dies is replaced while the others keep their processes, for
                 steps made by run(): True under `holdfast launch`, and refused elsewhere.
 
@@ -340,19 +336,8 @@ class Checkpointer:
         if not self._is_attached:
             self.check_new()
         self._watch.meet(step)
-        try:
-            folder = self._saves.hand_over(step, self._losses.newest(loss),
-                                           with_gradients=with_gradients)
-        except Exception as error:  # the same on all ranks
-            _log.warning("step %d is saved to disk, as it cannot stay in memory: %s", step, error)
-            return
-        try:
-            self._closing.close()
-        except Exception as error:  # of an earlier save, which the state in memory replaces
-            _log.warning("an earlier save has failed: %s", error)
-        _log.warning("stopped after step %d, which is left in memory (%s) and not on disk: %s",
-                     step, folder, why)
-        raise SystemExit(code)
+        newest = self._losses.newest(loss)
+        leave_in_memory(self._saves, self._closing, step, newest, why, with_gradients, code)
 
     def _is_mid_update(self) -> bool:
         """True if gradients wait for an update on any rank."""

@@ -51,6 +51,7 @@ _WITH_OUTPUT = ("allreduce", "allreduce_coalesced", "broadcast", "allgather", "a
                "all_gather_single", "reduce_scatter_single", "all_to_all_single",
                "all_gather_single_coalesced", "reduce_scatter_single_coalesced", "recv",
                "recv_anysource", "gather", "scatter", "reduce")
+_PAIRS = ("send", "recv", "recv_anysource")  # calls between two ranks
 # Calls that fill nothing.
 _NO_OUTPUT = ("send", "barrier", "monitored_barrier")
 
@@ -262,8 +263,10 @@ class SwapGroup(dist.ProcessGroup):
 
     def _call_live(self, name: str, outputs: Any, args: tuple[Any, ...],
                    options: dict[str, Any]) -> Any:
+        is_pair = name in _PAIRS and not any(one.is_cuda for one in tensors_in(args[0]))
         try:
-            call = Call(self._groups, getattr(self._inner, name)(*args, **options), outputs)
+            inner = getattr(self._inner, name)(*args, **options)
+            call = Call(self._groups, inner, outputs, is_pair)
         except RuntimeError as error:
             self._groups.note_failure(error)
             zero(outputs)

@@ -14,6 +14,30 @@ if TYPE_CHECKING:
 _SLICE = timedelta(seconds=0.2)  # a call is waited for in slices of this length
 
 
+class _Waiter(threading.Thread):
+    """Waits for a call between two ranks, in a thread of its own, because Gloo closes the connection
+    if the wait for such a call times out."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(daemon=True)
+        self._inner, self._error = inner, None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._inner.wait()
+        except RuntimeError as error:
+            self._error = error
+
+    def wait(self, timeout: timedelta | None = None) -> None:
+        """Waits as a call does: raises RuntimeError if it has failed, or the time is over."""
+        self.join(None if timeout is None else timeout.total_seconds())
+        if self.is_alive():
+            raise RuntimeError("the call is not complete yet")
+        if self._error is not None:
+            raise self._error
+
+
 class Call(dist._Work):
     """A call that was passed to the inner group. If it fails, it completes with zeros.
 
@@ -22,9 +46,10 @@ class Call(dist._Work):
     nothing can arrive for it.
     """
 
-    def __init__(self, groups: "Groups", inner: Any, outputs: Any) -> None:
+    def __init__(self, groups: "Groups", inner: Any, outputs: Any, is_pair: bool = False) -> None:
         super().__init__()
         self._groups, self._inner, self._outputs = groups, inner, outputs
+        self._is_pair = is_pair  # a send or a receive, on the CPU
         self.began = time.monotonic_ns()
         self._is_done = False  # it was waited for, or its future is complete
         self._future: torch.futures.Future[Any] | None = None
@@ -35,12 +60,13 @@ class Call(dist._Work):
         # torch passes no time, or none left, for a call that may take as long as its group allows.
         is_limited = timeout is not None and timeout.total_seconds() > 0
         deadline = time.monotonic() + timeout.total_seconds() if is_limited else None
+        waited = _Waiter(self._inner) if self._is_pair and not self._is_done else self._inner
         while not self._is_done:
             # A call may complete just after its slice is over: only a second wait tells whether it
             # has failed or was late.
             is_over = self._is_on_gpu() or self._inner.is_completed()
             try:
-                self._inner.wait() if is_over else self._inner.wait(_SLICE)
+                waited.wait() if is_over else waited.wait(_SLICE)
                 self._is_done = True
             except RuntimeError as error:
                 if is_over or self._groups.is_cut_for_long():
