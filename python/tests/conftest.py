@@ -7,12 +7,17 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 MEMORY = Path("/dev/shm")
 
 # A shell script starts what it puts into the background with SIGINT ignored. Tests of Ctrl-C would
 # then wait for ever, here and in the processes that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A busy machine is slow, which is no fault of what is tested.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 
 @pytest.fixture

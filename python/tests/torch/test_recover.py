@@ -129,6 +129,40 @@ def test_the_exit_code_of_a_program_is_that_of_the_job(tmp_path, line, code):
     assert launch([script], ranks=1, said=tmp_path / "said")[0] == code
 
 
+LATE = """
+import sys, time, torch, holdfast
+import torch.distributed as dist
+dist.init_process_group("gloo")
+model = torch.nn.Linear(2, 2)
+opt = torch.optim.SGD(model.parameters(), 0.1)
+ck = holdfast.Checkpointer(sys.argv[1], model=model, optimizer=opt, every="never")
+
+def step(rank, other):
+    values = torch.full((2,), 7.0)
+    if rank == 0:
+        time.sleep(1)
+        dist.send(values, other)
+    else:
+        values.zero_()
+        dist.recv(values, other)
+    model(values).sum().backward()
+    opt.step()
+    opt.zero_grad()
+    return values
+
+start = ck.resume()
+assert ck.run(step, dist.get_rank(), 1 - dist.get_rank()).tolist() == [7.0, 7.0]
+ck.step(start)
+ck.close(save=False)
+"""
+
+
+def test_a_stage_may_wait_for_its_neighbour(tmp_path):
+    script, said = tmp_path / "script.py", tmp_path / "said"
+    script.write_text(LATE)
+    assert launch([script, tmp_path / "run"], ranks=2, said=said)[0] == 0, said.read_text()
+
+
 def test_the_program_becomes_the_launcher():
     def run(*arguments):
         return subprocess.run([program(), "launch", *arguments], capture_output=True, text=True,
