@@ -10,9 +10,8 @@ python=${HOLDFAST_PYTHON:-$PWD/.venv/bin/python} # the one whose torch they use
 install() { "$python" -m pip install --disable-pip-version-check -q ${HOLDFAST_PIP_OPTIONS:-} "$@"; }
 
 # Compiles Elastic Horovod into .cache/horovod, for bench/recovery_bench.py and for the study of flipped
-# bits (study/corruption). Horovod 0.28.1 is older than this torch, so it is
-# compiled with C++20, which torch's headers need, with setuptools as they were in its time, and with the
-# Gloo that comes with it.
+# bits (study/corruption). Horovod 0.28.1 is older than this torch, so it is compiled with C++20, which
+# torch's headers need, with setuptools as they were in its time, and with the Gloo that comes with it.
 horovod() {
   local version=0.28.1 place=$PWD/.cache/horovod
   if [[ $(cat "$place/built" 2>/dev/null) == "$version" ]]; then return; fi
@@ -30,6 +29,7 @@ horovod() {
   cd "$work/horovod-$version"
   sed -i 's/set(CMAKE_CXX_STANDARD 14)/set(CMAKE_CXX_STANDARD 20)/' \
     CMakeLists.txt horovod/torch/CMakeLists.txt
+  sed -i '1i #include <string>' horovod/common/group_table.h # GCC 13 does not include it by chance
   HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 HOROVOD_WITH_PYTORCH=1 HOROVOD_WITHOUT_TENSORFLOW=1 \
     HOROVOD_WITHOUT_MXNET=1 install --no-deps --no-build-isolation --target "$place" .
   echo $version >"$place/built"
