@@ -33,20 +33,6 @@ constexpr double kBar = 0.8;
 constexpr int kRounds = 9;
 constexpr int64_t kTensor = int64_t{4} << 20;
 
-// Runs the body once for each rank, each in a thread of its own.
-void on_each(int ranks, const std::function<void(int)>& body) {
-  std::vector<std::jthread> threads;
-  for (int rank = 0; rank < ranks; ++rank) {
-    threads.emplace_back([&body, rank] { body(rank); });
-  }
-}
-
-double seconds(Env& env, const std::function<void()>& body) {
-  const Instant start = env.now();
-  body();
-  return std::chrono::duration<double>(env.now() - start).count();
-}
-
 // Ranks of one job in this process: rank 0 is to be filled, the others are whole.
 class Job {
  public:

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <thread>
 
 #include "holdfast/base/json_text.h"
 
@@ -19,6 +21,35 @@ double Series::quantile(double part) const {
   const auto below = static_cast<size_t>(std::floor(at));
   const size_t above = std::min(below + 1, sorted.size() - 1);
   return std::lerp(sorted[below], sorted[above], at - std::floor(at));
+}
+
+void on_each(int ranks, const std::function<void(int)>& body) {
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&body, rank] { body(rank); });
+  }
+}
+
+double seconds(Env& env, const std::function<void()>& body) {
+  const Instant start = env.now();
+  body();
+  return std::chrono::duration<double>(env.now() - start).count();
+}
+
+bool parse_options(int count, char** arguments,
+                   const std::map<std::string_view, std::string*>& texts,
+                   const std::map<std::string_view, int64_t*>& numbers) {
+  for (int i = 1; i < count; ++i) {
+    const auto text = texts.find(arguments[i]);
+    const auto number = numbers.find(arguments[i]);
+    if (text == texts.end() && number == numbers.end()) continue;
+    if (++i == count) return false;
+    if (text != texts.end()) *text->second = arguments[i];
+    if (number != numbers.end() && !parse_number(arguments[i], *number->second)) {
+      return false;
+    }
+  }
+  return true;
 }
 
 bool parse_number(std::string_view text, int64_t& into) {

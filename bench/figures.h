@@ -2,6 +2,8 @@
 // meet. Each figure is printed at once and kept for a JSON file.
 #pragma once
 
+#include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,6 +27,16 @@ struct Series {
 // measured in turns.
 Series ratios(const Series& a, const Series& b);
 
+// Runs the body once for each rank, each in a thread of its own.
+void on_each(int ranks, const std::function<void(int)>& body);
+// How long the body takes.
+double seconds(Env& env, const std::function<void()>& body);
+
+// Puts the values of options where the maps say. Returns false for a wrong value. Other
+// options are ignored, because they may be those of other benchmarks.
+bool parse_options(int count, char** arguments,
+                   const std::map<std::string_view, std::string*>& texts,
+                   const std::map<std::string_view, int64_t*>& numbers);
 // Reads a number above 0. Returns false if the text is anything else.
 bool parse_number(std::string_view text, int64_t& into);
 

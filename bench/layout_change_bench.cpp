@@ -38,19 +38,6 @@ constexpr int kOld = 4, kNew = 8;
 constexpr int64_t kSide = 4096;  // tensors are [4096, 4096] of F32, 64 MiB
 constexpr int64_t kTensorBytes = kSide * kSide * 4;
 
-void on_each(int ranks, const std::function<void(int)>& body) {
-  std::vector<std::jthread> threads;
-  for (int rank = 0; rank < ranks; ++rank) {
-    threads.emplace_back([&body, rank] { body(rank); });
-  }
-}
-
-double seconds(Env& env, const std::function<void()>& body) {
-  const Instant start = env.now();
-  body();
-  return std::chrono::duration<double>(env.now() - start).count();
-}
-
 // As tensor parallelism cuts: every second tensor by columns, the others by rows.
 Collection cut(int tensors, int ranks) {
   std::vector<Tensor> all;

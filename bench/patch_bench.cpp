@@ -192,26 +192,15 @@ class Bench {
   Report figures_;
 };
 
-// Returns false for a wrong option. Options of other benchmarks are ignored.
 bool parse(int count, char** arguments, Settings& settings) {
-  const std::map<std::string_view, std::string*> texts{{"--folder", &settings.folder},
-                                                       {"--json", &settings.json},
-                                                       {"--file", &settings.file},
-                                                       {"--tensor", &settings.tensor}};
-  const std::map<std::string_view, int64_t*> numbers{{"--bytes", &settings.bytes},
-                                                     {"--flips", &settings.flips},
-                                                     {"--runs", &settings.runs}};
-  for (int i = 1; i < count; ++i) {
-    const auto text = texts.find(arguments[i]);
-    const auto number = numbers.find(arguments[i]);
-    if (text == texts.end() && number == numbers.end()) continue;
-    if (++i == count) return false;
-    if (text != texts.end()) *text->second = arguments[i];
-    if (number != numbers.end() && !parse_number(arguments[i], *number->second)) {
-      return false;
-    }
-  }
-  return true;
+  return parse_options(count, arguments,
+                       {{"--folder", &settings.folder},
+                        {"--json", &settings.json},
+                        {"--file", &settings.file},
+                        {"--tensor", &settings.tensor}},
+                       {{"--bytes", &settings.bytes},
+                        {"--flips", &settings.flips},
+                        {"--runs", &settings.runs}});
 }
 
 }  // namespace

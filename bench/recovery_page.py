@@ -117,7 +117,7 @@ def totals_text(seen: dict) -> str:
     if TORCHFT in rows:
         text += "\n" + torchft_text(rows[TORCHFT], seen["torchft"])
     for rival, why in seen["left_out"].items():
-        text += f"\nNot measured: {rival}; {why}.\n"
+        text += f"\nNot measured on {seen['machines']['totals']['machine']}: {rival}; {why}.\n"
     return text
 
 

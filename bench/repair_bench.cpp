@@ -209,26 +209,13 @@ class Bench {
   const std::shared_ptr<const Collection> collection_ = std::make_shared<const Collection>(
       cut(settings_.bytes, settings_.bytes / 8 / 4 * 4, HolderKind::kMemory));
   Path step_;
-  Figures figures_;
+  Report figures_;
 };
 
-// Returns false for a wrong option. Options of other benchmarks are ignored.
 bool parse(int count, char** arguments, Settings& settings) {
-  const std::map<std::string_view, std::string*> texts{{"--folder", &settings.folder},
-                                                       {"--json", &settings.json}};
-  const std::map<std::string_view, int64_t*> numbers{{"--bytes", &settings.bytes},
-                                                     {"--runs", &settings.runs}};
-  for (int i = 1; i < count; ++i) {
-    const auto text = texts.find(arguments[i]);
-    const auto number = numbers.find(arguments[i]);
-    if (text == texts.end() && number == numbers.end()) continue;
-    if (++i == count) return false;
-    if (text != texts.end()) *text->second = arguments[i];
-    if (number != numbers.end() && !parse_number(arguments[i], *number->second)) {
-      return false;
-    }
-  }
-  return true;
+  return parse_options(count, arguments,
+                       {{"--folder", &settings.folder}, {"--json", &settings.json}},
+                       {{"--bytes", &settings.bytes}, {"--runs", &settings.runs}});
 }
 
 }  // namespace

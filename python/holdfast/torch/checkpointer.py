@@ -20,7 +20,6 @@ from holdfast.torch.loop.closing import Closing, close_at_exit
 from holdfast.torch.loop.due_save import DueSave
 from holdfast.torch.loop.durable_steps import DurableSteps, OnDurable
 from holdfast.torch.loop.end_of_training import RANK_WAIT, is_exception_on_its_way, why_no_end
-from holdfast.torch.loop.handover import leave_in_memory, memory_folder
 from holdfast.torch.loop.job import open_job
 from holdfast.torch.loop.losses import Losses, wait_for_value
 from holdfast.torch.loop.messages import Messages
@@ -32,6 +31,7 @@ from holdfast.torch.loop.settle_thread import SettleThread
 from holdfast.torch.loop.step_calls import StepCalls
 from holdfast.torch.loop.step_numbers import StepNumbers, whole_number
 from holdfast.torch.loop.stop_grace import with_grace
+from holdfast.torch.loop.stopping import Stopping, memory_folder
 from holdfast.torch.loop.update_boundaries import UpdateBoundaries
 from holdfast.torch.recover.recovery import recovery_for
 from holdfast.torch.state import plain_values
@@ -44,8 +44,6 @@ from holdfast.torch.state.training_state import TrainingState
 from holdfast.torch.watch.freeze_watch import Watched, watch_for
 
 Result = TypeVar("Result")
-
-STOPPED = 143  # the exit code of a process that was asked to stop and has saved
 
 _log = logging.getLogger("holdfast")
 
@@ -146,7 +144,7 @@ class Checkpointer:
         check_groups(writing=writing, resuming=resuming, failures=failures, schedule=schedule,
                      layout=layout, **({} if watch is None else {"watch": watch}))
         check_object_names(objects or {}, [*_KEYWORDS, plain_values.KEY])
-        self._run, self._handover = absolute_path(run), memory_folder(handover)
+        self._run, folder = absolute_path(run), memory_folder(handover)
         self._values = PlainValues()
         named = {"scheduler": scheduler, "scaler": scaler, "ema": ema, **(objects or {}),
                  plain_values.KEY: self._values}
@@ -168,12 +166,13 @@ class Checkpointer:
         job = open_job(
             self._run, transport, every=every if isinstance(every, str) else "never", keep=keep,
             tiers=tiers, writing=writing, failures=failures, schedule=schedule, resuming=resuming,
-            recover=self._recovery.is_active, handover=self._handover)
+            recover=self._recovery.is_active, handover=folder)
         self._saves = Saves(job, self._state, self._buckets)
         self._watch = watch_for(watch, self._state, self._saves, self._messages)
         self._closing = Closing(self._saves, transport, failures.grace, self._release)
+        self._stopping = Stopping(self._saves, self._closing, folder, self._before_save, self._save)
         self._agree_on_job()
-        self._recovery.serve(self._saves, self._rejoin, self._leave)
+        self._recovery.serve(self._saves, self._rejoin, self._stopping.leave)
         self._losses = Losses(every if callable(every) else None)
         self._hooks = hook_optimizer_steps(self._before_update, self._changes.after_update)
         self._settle_thread = SettleThread(self._saves.settle_if_copied)
@@ -324,20 +323,8 @@ class Checkpointer:
         if mid_update and not (stop or last):
             self._messages.warn_once(messages.PENDING_GRADIENTS, self._due.calls_waited)
         self._due = DueSave()
-        if stop and self._handover is not None:
-            self._hand_over(step, loss, why, mid_update)
-        handle = self._save(step, loss, why, automatic=not last, with_gradients=mid_update)
-        if stop:
-            self._stop(step, handle, why)
-
-    def _hand_over(self, step: int, loss: Any, why: str, with_gradients: bool,
-                   code: int = STOPPED) -> None:
-        """Leaves the state in memory and ends the process; returns if that is not possible."""
-        if not self._is_attached:
-            self.check_new()
-        self._watch.meet(step)
-        newest = self._losses.newest(loss)
-        leave_in_memory(self._saves, self._closing, step, newest, why, with_gradients, code)
+        end = self._stopping.stop if stop else self._save
+        end(step, loss, why, automatic=not last, with_gradients=mid_update)
 
     def _is_mid_update(self) -> bool:
         """True if gradients wait for an update on any rank."""
@@ -364,12 +351,9 @@ class Checkpointer:
 
     def _save(self, step: int, loss: Any, why: str, *, automatic: bool = False,
               with_gradients: bool = False) -> _native.SaveHandle:
-        if not self._is_attached:
-            self.check_new()
+        loss = self._before_save(step, loss)
         self._durable.look()
-        self._watch.meet(step)
-        handle = self._saves.begin(step, self._losses.newest(loss), why, automatic=automatic,
-                                   with_gradients=with_gradients)
+        handle = self._saves.begin(step, loss, why, automatic=automatic, with_gradients=with_gradients)
         self._durable.begun(step, handle)
         self._steps.saved(step)
         self._messages.detail(f"saving after step {step}: {why}")
@@ -377,6 +361,13 @@ class Checkpointer:
             self._messages.warn_once(messages.NO_HOOK)
             self._saves.settle()  # no hook will do it before the next update
         return handle
+
+    def _before_save(self, step: int, loss: Any) -> float | None:
+        """Checks that the run may be written to, and lets ranks compare. Returns the loss."""
+        if not self._is_attached:
+            self.check_new()
+        self._watch.meet(step)
+        return self._losses.newest(loss)
 
     def check_new(self, expected: str = "resume() before the first step, or another folder") -> None:
         """ValueError, on all ranks, if the run has steps; `expected` says what to do then.
@@ -387,19 +378,6 @@ class Checkpointer:
         if not self._run_is_checked:
             self._saves.live_job().check_new(expected)
         self._run_is_checked = True
-
-    def _leave(self, step: int, why: str, code: int) -> None:
-        """Saves what is done, because the job cannot go on, and ends the process."""
-        if self._handover is not None:
-            self._hand_over(step, None, why, False, code)
-        self._stop(step, self._save(step, None, why), why, code)
-
-    def _stop(self, step: int, handle: _native.SaveHandle, why: str, code: int = STOPPED) -> None:
-        # A torn save is made again by all ranks: replicas were seen to differ.
-        self._saves.wait_stopped(handle, lambda: self._save(step, None, why))
-        self._closing.close()
-        _log.warning("stopped after step %d, which is saved: %s", step, why)
-        raise SystemExit(code)
 
     def _before_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
         """Settles the newest save: the update changes its tensors."""
@@ -459,6 +437,7 @@ class Checkpointer:
         self._recovery.close()
         self._watch.close()
         job, self._saves.job = self._saves.live_job(), None
+        del self._stopping  # it refers to this object, which shall be freed at once
         for hook in self._hooks:
             hook.remove()
         self._buckets.close()
