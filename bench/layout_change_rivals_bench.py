@@ -5,7 +5,7 @@
 Four ranks hold a state and eight shall, each rank a process. The exchange is that of
 bench/layout_change_bench.cpp by rings, which is run first.
 
-- Gloo: each pair of ranks sends and receives its rows by isend and irecv, into memory that was
+- Gloo: each pair of ranks sends and receives its boxes by isend and irecv, into memory that was
   touched before. It has no seals, so its speed is compared with that of the copy. Bar: 2.5 times.
 - torch.distributed.checkpoint: four ranks save, synced as it does by default, and eight load while
   the files are in the page cache. Its time is compared with that of the copy and the seals. Bar: 5
@@ -59,44 +59,55 @@ def time_rounds(work: Callable[[], None]) -> list[float]:
     return took[1:]
 
 
+def cut(tensor: torch.Tensor, axis: int, first: int, last: int) -> torch.Tensor:
+    return tensor.narrow(axis, first, last - first)
+
+
+def own(rank: int, ranks: int, axis: int, value: float) -> torch.Tensor:
+    """What a rank holds of a tensor that is cut along an axis; nothing if it is none of the ranks."""
+    size = SIDE // ranks if rank < ranks else 0
+    return torch.full((size, SIDE) if axis == 0 else (SIDE, size), value)
+
+
 def run_gloo(rank: int, tensors: int) -> list[float]:
-    low, high = part(rank, OLD) if rank < OLD else (0, 0)
-    start, end = part(rank, NEW)
-    old = [torch.full((high - low, SIDE), float(rank)) for _ in range(tensors)]
-    new = [torch.zeros(end - start, SIDE) for _ in range(tensors)]
-    took = time_rounds(lambda: [exchange_tensor(rank, old[t], low, new[t], start)
+    old = [own(rank, OLD, axis_of(t), float(rank)) for t in range(tensors)]
+    new = [own(rank, NEW, axis_of(t), 0.0) for t in range(tensors)]
+    took = time_rounds(lambda: [exchange_tensor(rank, old[t], new[t], axis_of(t))
                                 for t in range(tensors)])  # fmt: skip
-    # Two new ranks have the rows of one old rank.
+    # Two new ranks have the part of one old rank.
     assert all((tensor == rank // 2).all() for tensor in new), "Gloo: wrong bytes"
     return took
 
 
-def exchange_tensor(rank: int, old: torch.Tensor, low: int, new: torch.Tensor, start: int) -> None:
-    waiting = []
+def exchange_tensor(rank: int, old: torch.Tensor, new: torch.Tensor, axis: int) -> None:
+    """All of a new part comes from one rank. Gloo sends no columns, so they are copied before."""
+    low = part(rank, OLD)[0]
+    waiting, sent = [], []
     for other in range(OLD):
         first, last = common(other, rank)
-        if first >= last:
-            continue
-        place = new[first - start : last - start]
-        if other == rank:
-            place.copy_(old[first - low : last - low])
-        else:
-            waiting.append(dist.irecv(place, other))
+        if first < last and other == rank:
+            new.copy_(cut(old, axis, first - low, last - low))
+        elif first < last:
+            waiting.append(dist.irecv(new, other))
     if rank < OLD:
         for other in range(NEW):
             first, last = common(rank, other)
             if other != rank and first < last:
-                waiting.append(dist.isend(old[first - low : last - low], other))
+                sent.append(cut(old, axis, first - low, last - low).contiguous())
+                waiting.append(dist.isend(sent[-1], other))
     for one in waiting:
         one.wait()
 
 
-def cut_state(rank: int, ranks: int, tensors: int, value: float) -> dict[str, DTensor]:
+def axis_of(tensor: int) -> int:
     """As tensor parallelism cuts: every second tensor by columns, the others by rows."""
+    return tensor % 2
+
+
+def cut_state(rank: int, ranks: int, tensors: int, value: float) -> dict[str, DTensor]:
     mesh = init_device_mesh("cpu", (ranks,))
-    size = SIDE // ranks
-    return {f"t{t}": DTensor.from_local(torch.full((size, SIDE) if t % 2 == 0 else (SIDE, size), value),
-                                        mesh, [Shard(t % 2)], run_check=False)
+    return {f"t{t}": DTensor.from_local(own(rank, ranks, axis_of(t), value), mesh, [Shard(axis_of(t))],
+                                        run_check=False)
             for t in range(tensors)}  # fmt: skip
 
 

@@ -7,9 +7,12 @@ confidence interval, and a bar fails only where the whole interval lies above it
 """
 
 import math
+import os
 import random
 import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 
@@ -26,6 +29,21 @@ class Interval(NamedTuple):
     def exceeds(self, bar: float) -> bool:
         """True if the value is above the bar beyond doubt."""
         return self.low > bar
+
+
+def busy_cores(seconds: float = 2.0) -> float:
+    """How many cores are at work, so long as this process waits. The load average would count what
+    has ended a minute ago."""
+
+    def used() -> tuple[int, int]:
+        times = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+        return sum(times), times[3] + times[4]  # all, and those of idle cores
+
+    before = used()
+    time.sleep(seconds)
+    after = used()
+    share = 1 - (after[1] - before[1]) / max(after[0] - before[0], 1)
+    return share * (os.cpu_count() or 1)
 
 
 def in_turns(ways: Mapping[str, Callable[[], float]], rounds: int,

@@ -6,7 +6,9 @@ import platform
 import sys
 from pathlib import Path
 
-BUSY = 0.5  # the load of a core above which a machine is not quiet
+from paired import busy_cores
+
+BUSY = 0.5  # the share of the cores at work above which a machine is not quiet
 SAME = ("machine", "processor", "cores")  # what two machines have in common if they are alike
 
 
@@ -42,7 +44,7 @@ def machines_text(machines: dict[str, dict]) -> str:
         text = ("The parts of these figures come from different machines; times of one cannot be "
                 "compared with times of another: "
                 + "; ".join(f"{', '.join(own)} on {name}" for name, own in parts.items()) + ".\n")  # fmt: skip
-    busy = [f"*{part}* (a load of {machine['load']:.0f} on {machine['cores']} cores)"
+    busy = [f"*{part}* ({machine['load']:.1f} of {machine['cores']} cores were at work)"
             for part, machine in machines.items() if machine["load"] > BUSY * machine["cores"]]  # fmt: skip
     if busy:
         text += ("The machine was busy with other work while these parts were measured, so all their "
@@ -54,7 +56,7 @@ class Figures:
     """The figures, and the machine on which each part was measured. A file keeps them."""
 
     def __init__(self, path: Path | None) -> None:
-        self._path, self._load = path, os.getloadavg()[0]
+        self._path, self._load = path, busy_cores()
         self.seen: dict = {"machines": {}}
         if path and path.exists():
             self.seen |= json.loads(path.read_text())

@@ -54,9 +54,9 @@ def layer_shapes(hidden: int) -> dict[str, tuple[int, ...]]:
 
 def make_tensors(total: int) -> dict[str, torch.Tensor]:
     """GPT-2 with moments, of about as many bytes. Four stages need four layers."""
-    hidden = 2048 if total >= 3e9 else 256
+    hidden = 1024 if total >= 3e9 else 256
     count = sum(torch.Size(shape).numel() for shape in layer_shapes(hidden).values())
-    layers = max(4, round(total / (4 * 3 * count)) // 4 * 4)
+    layers = max(4, 4 * round(total / (4 * 4 * 3 * count)))
     names = {f"h.{i}.{name}": shape for i in range(layers)
              for name, shape in layer_shapes(hidden).items()}
     names |= {"wte.weight": (1024, hidden), "wpe.weight": (1024, hidden), "ln_f.weight": (hidden,),

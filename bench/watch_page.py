@@ -39,8 +39,8 @@ def section(seen: dict[str, Any]) -> str:
 def cost_text(seen: dict[str, Any]) -> str:
     """What the watch costs; on a busy machine, that this could not be measured."""
     if seen["load"] > BUSY * seen["cores"]:
-        return (f"The machine was busy with other work while this was measured (a load of "
-                f"{seen['load']:.0f} on {seen['cores']} cores), so what the watch costs a step is "
+        return (f"The machine was busy with other work while this was measured ("
+                f"{seen['load']:.1f} of {seen['cores']} cores were at work), so what the watch costs a step is "
                 f"not told here.")  # fmt: skip
     cost = seen["cost"]
     return (f"With {cost['bytes'] / 1e6:.0f} MB of parameters and slots and steps of "

@@ -3,7 +3,8 @@
 # its bars: bench/device/all.sh [--out FOLDER] [PART...]
 #
 # Parts, in this order: seal exchange check ordering save campaign. Each writes PART.json and PART.log
-# to the folder (default: build/gpu), and a summary comes last. Exits with 1 if a part fails.
+# to the folder (default: build/gpu), and a summary comes last. Exits with 1 if a part fails. The part
+# pairs, which takes half an hour and no GPU, runs only if it is named (pairs.sh).
 #
 # Needs g++, CMake, fmt, nlohmann-json and a Python with torch. What else is missing is looked for in
 # .cache/carried, which pack.sh fills on another machine.
@@ -43,6 +44,7 @@ run_part() {
       --json "$out/save.json" ;;
     campaign) python3 bench/device/campaign_gpu.py --holdfast "$built/holdfast/bin/holdfast" \
       --json "$out/campaign.json" ;;
+    pairs) bench/device/pairs.sh "$out" ;;
     *) echo "all.sh: no part $1" >&2; return 2 ;;
   esac
 }

@@ -2,7 +2,7 @@
 
     campaign_gpu.py --holdfast PROGRAM [--trials 385] [--steps 20] [--json PATH] [--folder PATH]
 
-Trains examples/train_digits.py --model resnet50 for 100 steps, and then runs `holdfast campaign run
+Trains examples/train_digits.py --model resnet50 for 400 steps, and then runs `holdfast campaign run
 --serve` from that checkpoint: each trial flips one bit of the model and trains on. The golden runs
 must agree in every bit, and every trial must be recorded; else the exit code is 1.
 """
@@ -32,7 +32,7 @@ def main() -> int:
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     with tempfile.TemporaryDirectory(dir=args.folder, prefix="campaign-") as name:
         base, results = Path(name) / "base.pt", Path(name) / "results"
-        subprocess.run([*TRAIN, "--steps", "100", "--save", str(base)], check=True)
+        subprocess.run([*TRAIN, "--steps", "400", "--save", str(base)], check=True)
         begun = time.monotonic()
         run = subprocess.run(
             [args.holdfast, "campaign", "run", str(base), "--tensors", "model.*", "--flips", "1",

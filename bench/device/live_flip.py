@@ -29,7 +29,7 @@ from torch import nn
 import holdfast
 
 QUIET_STEPS = 40  # before the first flip, in which the watch finds its size
-PAUSE_S = 0.02  # in each step of the training with flips
+PAUSE_S = 0.1  # in each step of the training with flips
 COST_STEPS = 800
 LARGER = 8  # times the width, where the cost is measured
 BATCH = 64

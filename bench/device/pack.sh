@@ -6,12 +6,14 @@
 #
 # The Debian packages are those of this machine or, on another CPU, those that scripts/cross.sh has
 # unpacked below .cache/cross/amd64. nanobind is that of .venv. The headers of Python come from
-# Ubuntu's package, because Debian 12 has no Python 3.12; they are kept in .cache.
+# Ubuntu's package, because Debian 12 has no Python 3.12; they are kept in .cache, and so is what
+# scripts/rivals.sh needs to compile Horovod there.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 root=${1:-$([[ $(uname -m) == x86_64 ]] || echo .cache/cross/amd64)}/usr
 carried=.cache/carried
 headers=.cache/python3.12
+wheels=.cache/horovod-wheels
 
 fetch_python() {
   local mirror=http://archive.ubuntu.com/ubuntu new=$headers.new path
@@ -24,7 +26,23 @@ fetch_python() {
   mv "$new" "$headers"  # comes last, so that a failed download is tried again
 }
 
+# What scripts/rivals.sh installs, for Python 3.12 on x86-64.
+fetch_horovod() {
+  local new=$wheels.new platforms=() version
+  for version in 2_5 2_12 2_17 2_28; do platforms+=(--platform "manylinux_${version}_x86_64"); done
+  rm -rf "$new"
+  # shellcheck disable=SC2086 # several options
+  .venv/bin/python -m pip download --disable-pip-version-check -q --no-deps -d "$new" \
+    ${HOLDFAST_PIP_OPTIONS:-} --python-version 3.12 "${platforms[@]}" --only-binary :all: \
+    cloudpickle packaging psutil pyyaml 'setuptools<81' wheel cffi pycparser 'cmake<3.28'
+  # shellcheck disable=SC2086 # several options
+  .venv/bin/python -m pip download --disable-pip-version-check -q --no-deps -d "$new" \
+    ${HOLDFAST_PIP_OPTIONS:-} --no-build-isolation --no-binary :all: horovod==0.28.1
+  mv "$new" "$wheels"
+}
+
 [[ -d $headers ]] || fetch_python
+[[ -d $wheels ]] || fetch_horovod
 rm -rf $carried
 mkdir -p $carried/include $carried/lib $carried/python
 cp -r "$root"/include/isa-l* "$root"/include/xxh*.h "$root"/include/CLI $carried/include/
@@ -39,5 +57,6 @@ cp -r "$root/share/cmake/CLI11" $carried/share/cmake/
 cp -r $headers/usr/include/python3.12 $carried/include/
 cp -r $headers/usr/include/x86_64-linux-gnu $carried/include/
 cp -r "$(.venv/bin/python -c 'import nanobind; print(list(nanobind.__path__)[0])')" $carried/python/
+cp -r $wheels $carried/wheels
 find $carried -name __pycache__ -exec rm -r {} +
 du -sh $carried

@@ -49,7 +49,8 @@ bool LeaseKeeper::sleep_until(Instant end) {
 
 int writers_of(const ReshardOptions& options, int64_t files) {
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  const int wanted = options.threads > 0 ? options.threads : std::max(cores, 2);
+  // More than cores, because a writer mostly waits for the disk.
+  const int wanted = options.threads > 0 ? options.threads : std::max(cores, kMostWriters);
   const int64_t most = std::min<int64_t>(wanted, kMostWriters);
   return static_cast<int>(std::clamp<int64_t>(files, 1, most));
 }

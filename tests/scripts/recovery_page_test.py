@@ -47,7 +47,7 @@ class RecoveryPageTest(unittest.TestCase):
         other = copy.deepcopy(FIGURES)
         other["machines"] = {part: OTHER | {"load": 3.0 if part == "cost" else 0.0}
                              for part in FIGURES["machines"]}  # fmt: skip
-        self.assertIn("too long: *cost* (a load of 3 on 1 cores)", recovery_page(other))
+        self.assertIn("too long: *cost* (3.0 of 1 cores were at work)", recovery_page(other))
 
     def test_a_way_whose_survivors_go_on_is_not_exact(self):
         other = copy.deepcopy(FIGURES)

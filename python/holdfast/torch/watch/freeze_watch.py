@@ -233,11 +233,12 @@ class FreezeWatch:
         if windows is None or opened is None:
             return
         begin, before = time.perf_counter(), opened.sealing
-        for part in windows.close(opened):
-            self._alarm(part, opened.step)
+        changed = windows.close(opened)
         self._covered += opened.size * (begin - opened.since)
         all_else = time.perf_counter() - begin - (opened.sealing - before)
         self._costs.window(opened.size, opened.sealing, opened.all_else + all_else)
+        for part in changed:
+            self._alarm(part, opened.step)
         if self._flagged and self._state.world == 1:
             alarms, self._flagged = [*self._flagged.values()], {}
             self._finish(alarms)
