@@ -169,31 +169,66 @@ def test_a_page_without_trials_has_no_empty_sentences(study):
     assert "**not run**" in page and ": |" not in study["page"].papers_text(given)
 
 
-def test_results_are_not_replaced_by_fewer_trials(study, monkeypatch, tmp_path, capsys):
-    run = study["run"]
-    before, fewer, more = ({"machines": {}, "pairs": {}, "cells": {"layer-fc": {"trials": trials}}}
-                           for trials in (20, 19, 21))
-    path = tmp_path / "results.json"
-    path.write_text(json.dumps(before))
-    monkeypatch.setattr(run, "RESULTS", path)
-    written = []
-    monkeypatch.setattr(run, "write", written.append)
-    monkeypatch.setattr(run, "write_pages", written.append)
-    run.update_pages(fewer, False)
-    assert not written and "layer-fc has 20 trials there and 19" in capsys.readouterr().out
-    run.update_pages(more, False)
-    run.update_pages(fewer, True)
-    assert written == [more, more, fewer, fewer]
+def results_of(machines, pairs=(), **cells):
+    """Results whose cells have a machine and a number of trials."""
+    return {"machines": machines, "pairs": {name: {"pairs": 1} for name in pairs},
+            "cells": {name.replace("_", "-"): {"machine": letter, "trials": trials}
+                      for name, (letter, trials) in cells.items()}}  # fmt: skip
+
+
+def test_results_keep_the_cells_that_have_fewer_trials_here(study):
+    merge = study["results"].merge
+    before = results_of({"A": {"CPU": "a"}}, layer_fc=("A", 20), layer_conv1=("A", 20),
+                        layer_conv2=("A", 20), keras=("A", 20))  # fmt: skip
+    found = results_of({"A": {"CPU": "b"}, "B": {"CPU": "a"}}, layer_conv1=("A", 20),
+                       layer_conv2=("B", 21), alone=("A", 1), layer_fc=("A", 19))  # fmt: skip
+    merged = merge(before, found)
+    assert merged == results_of(
+        {"A": {"CPU": "a"}, "B": {"CPU": "b"}}, alone=("B", 1), keras=("A", 20),
+        layer_conv1=("B", 20), layer_conv2=("A", 21), layer_fc=("A", 20))  # fmt: skip
+    assert list(merged["cells"]) == ["alone", "keras", "layer-conv1", "layer-conv2", "layer-fc"]
+    assert merge(merged, found) == merged
+
+
+def test_machines_of_results_keep_their_letters_and_unused_ones_go(study):
+    merge, empty = study["results"].merge, results_of({})
+    before = results_of({"A": {"CPU": "a"}, "B": {"CPU": "b"}}, alone=("A", 1), keras=("B", 1))
+    found = results_of({"A": {"CPU": "c"}}, alone=("A", 1))
+    merged = merge(before, found)
+    assert merged == results_of({"B": {"CPU": "b"}, "C": {"CPU": "c"}}, alone=("C", 1),
+                                keras=("B", 1))  # fmt: skip
+    assert merge(empty, found) == found and merge(before, empty) == before
+
+
+@pytest.mark.parametrize("trials, has", [((5, 5), 1), ((4, 4), 1), ((4, 5), 0), ((5, 4), 0)])
+def test_a_pair_of_results_has_the_cells_it_compares(study, trials, has):
+    machine, pair = {"A": {"CPU": "a"}}, ["alone pipeline-2"]
+    before = results_of(machine, pair, alone=("A", 5), pipeline_2=("A", 5))
+    found = results_of(machine, pair, alone=("A", trials[0]), pipeline_2=("A", trials[1]))
+    found["pairs"][pair[0]]["new"] = True
+    merged = study["results"].merge(before, found)["pairs"]
+    kept = found if trials == (5, 5) else before
+    assert merged == (kept["pairs"] if has else {})
+
+
+def test_committed_results_stay_as_they_are_where_no_campaign_is(study, tmp_path):
+    results = study["results"]
+    results.write(results.merge(results.read(), results.collect(tmp_path)), tmp_path / "again")
+    assert (tmp_path / "again").read_bytes() == results.RESULTS.read_bytes()
+    assert not results.read(tmp_path / "missing")["cells"]
 
 
 def test_the_page_can_be_made_without_running_anything(study, monkeypatch, tmp_path):
     run = study["run"]
     make_campaign(study, tmp_path / "layer-fc", "layer-fc", [trial_line(0)])
     written = []
-    monkeypatch.setattr(run, "update_pages", lambda found, anyway: written.append(found))
+    monkeypatch.setattr(run, "read", lambda: results_of({"A": {"CPU": "a"}}, alone=("A", 7)))
+    monkeypatch.setattr(run, "write", written.append)
+    monkeypatch.setattr(run, "write_pages", written.append)
     monkeypatch.setattr(sys, "argv", ["run.py", "--work", str(tmp_path), "--only-page",
                                       "--program", "missing"])
-    assert run.main() == 0 and list(written[0]["cells"]) == ["layer-fc"]
+    assert run.main() == 0 and list(written[0]["cells"]) == ["alone", "layer-fc"]
+    assert written[1] is written[0]
 
 
 def test_strikes_of_the_sign_alone_are_counted_apart(study, tmp_path):

@@ -6,7 +6,6 @@ The text of the page stands in template.md beside this script. Nothing is measur
 makes the page again and compares.
 """
 
-import json
 from collections.abc import Iterable
 from itertools import takewhile
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 import cells as study
 from cells import BITS, COUNTS, CRUCIAL, LAYERS, ROLES, WIDTHS, Cell, all_cells
 from intervals import mcnemar, paired_difference, wilson
-from results import OUTCOMES, RESULTS, Machine, machine_words
+from results import OUTCOMES, Machine, machine_words, read
 from verdicts import (
     Verdict,
     crucial_bit,
@@ -342,4 +341,4 @@ def write_pages(given: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    write_pages(json.loads(RESULTS.read_text()))
+    write_pages(read())

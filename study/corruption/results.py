@@ -1,5 +1,8 @@
 """Makes the compact results of the study from the folders that `holdfast campaign run` wrote.
 
+The folders of all campaigns need not be on one machine: those that are there are laid over the
+results that are known, and the cells of all others stay as they are.
+
 Beside the folder of each campaign lies a note of the machine on which its trials ran. Another
 machine computes other last bits, so a campaign has one machine, and only campaigns of the same
 machine are compared pair by pair.
@@ -13,7 +16,7 @@ from pathlib import Path
 from string import ascii_uppercase
 from typing import Any
 
-from cells import Cell, all_campaigns
+from cells import Cell, all_campaigns, all_cells
 from intervals import median_interval
 
 RESULTS = Path(__file__).with_name("results.json")
@@ -213,13 +216,13 @@ def rounded(value: float) -> float | str:
 def collect(work: Path) -> dict[str, Any]:
     """The compact results of all cells that have trials."""
     found = read_all(work)
-    machines = name_machines(campaign.machine for campaign in found.values())
+    machines = extend_machines({}, (campaign.machine for campaign in found.values()))
     pairs = {f"{first} {second}": compare(found[first], found[second])
              for first, second in PAIRS if first in found and second in found
              and found[first].machine == found[second].machine}  # fmt: skip
     cells: dict[str, dict[str, Any]] = {}
     for campaign in found.values():
-        name = next(name for name, each in machines.items() if each == campaign.machine)
+        name = letter_of(machines, campaign.machine)
         cells |= {cell: {"machine": name} | row for cell, row in campaign.summaries().items()}
     return {"machines": machines, "pairs": pairs, "cells": cells}
 
@@ -237,13 +240,51 @@ def read_all(work: Path) -> dict[str, Campaign]:
     return found
 
 
-def name_machines(machines: Iterable[Machine]) -> dict[str, Machine]:
-    """Every machine once, with a letter as its name."""
-    known: list[Machine] = []
-    for machine in machines:
-        if machine not in known:
-            known.append(machine)
-    return dict(zip(ascii_uppercase, known))
+def merge(before: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """The results `before`, overlaid with those that were collected.
+
+    A cell is taken from `found` if it has at least as many trials there. A pair is taken if both
+    of its cells were, and stays if neither was: otherwise its cells are not those it compares.
+    """
+    taken = {name for name, row in found["cells"].items()
+             if row["trials"] >= before["cells"].get(name, {"trials": 0})["trials"]}  # fmt: skip
+    letters = extend_machines(before["machines"], found["machines"].values())
+    cells = dict(before["cells"])
+    for name in taken:
+        row = found["cells"][name]
+        cells[name] = row | {"machine": letter_of(letters, found["machines"][row["machine"]])}
+    pairs = {name: row for name, row in before["pairs"].items() if taken.isdisjoint(name.split())}
+    pairs |= {name: row for name, row in found["pairs"].items() if taken.issuperset(name.split())}
+    used = {row["machine"] for row in cells.values()}
+    return {"machines": {name: letters[name] for name in sorted(used)},
+            "pairs": ordered(pairs, map(" ".join, PAIRS)),
+            "cells": ordered(cells, (cell.name for cell in all_cells()))}  # fmt: skip
+
+
+def extend_machines(known: dict[str, Machine], more: Iterable[Machine]) -> dict[str, Machine]:
+    """Known machines keep their letters, and new ones get letters that are free."""
+    out = dict(known)
+    free = (name for name in ascii_uppercase if name not in known)
+    for machine in more:
+        if machine not in out.values():
+            out[next(free)] = machine
+    return out
+
+
+def letter_of(machines: dict[str, Machine], machine: Machine) -> str:
+    return next(name for name, each in machines.items() if each == machine)
+
+
+def ordered(rows: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """The rows in the order of the names, then those of other names."""
+    return {name: rows[name] for name in names if name in rows} | rows
+
+
+def read(path: Path = RESULTS) -> dict[str, Any]:
+    """The results that are known: none if there is no such file."""
+    if not path.exists():
+        return {"machines": {}, "pairs": {}, "cells": {}}
+    return json.loads(path.read_text())
 
 
 def write(results: dict[str, Any], path: Path = RESULTS) -> None:

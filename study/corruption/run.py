@@ -1,11 +1,11 @@
 """Runs the study of flipped bits, keeps its compact results, and makes docs/corruption.md.
 
-    python study/corruption/run.py [--scale 0.1] [--only 'role-*'] [--jobs 2] [--minutes 60] [--write]
+    python study/corruption/run.py [--scale 0.1] [--only 'role-*'] [--jobs 2] [--minutes 60]
 
 Each campaign of cells.py is one `holdfast campaign run`, in a folder of its own below --work. What
 was interrupted is continued, and a greater --scale adds trials to those that are there. As many
-campaigns run side by side as there are cores for their ranks, the longest first. Results and page are left alone if a
-cell of them would lose trials, unless --write is given.
+campaigns run side by side as there are cores for their ranks, the longest first. Results and page
+keep what is known of cells that have more trials there than in --work.
 
 A campaign is continued only on a machine like the one that began it. archive.py carries finished
 campaigns from one machine to another.
@@ -27,17 +27,17 @@ from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatch
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from cells import BASES, Cell, Job, all_campaigns
 from other_frameworks import FRAMEWORKS, convert_base, export_start
 from page import write_pages
 from results import (
-    RESULTS,
     Machine,
     collect,
     machine_note,
     machine_words,
+    merge,
+    read,
     read_machine,
     write,
 )
@@ -315,9 +315,7 @@ def parse() -> argparse.Namespace:
     pages = parser.add_mutually_exclusive_group()
     pages.add_argument("--no-page", action="store_true", help="leave results and page alone")
     pages.add_argument("--only-page", action="store_true",
-                       help="make results and page from the campaigns in --work, and run nothing")
-    parser.add_argument("--write", action="store_true",
-                        help="replace results and page, also if cells of them would lose trials")
+                       help="add the campaigns in --work to results and page, and run nothing")
     args = parser.parse_args()
     if not 0 < args.scale <= 1:
         parser.error(f"--scale: {args.scale}; expected a number above 0 and up to 1")
@@ -349,7 +347,7 @@ def choose(patterns: list[str]) -> list[Cell]:
 def main() -> int:
     args = parse()
     if args.only_page:
-        remake_pages(args.work, args.write)
+        remake_pages(args.work)
         return 0
     cells = choose(args.only)
     if not cells:
@@ -363,7 +361,7 @@ def main() -> int:
         return 0
     failed = run_cells(cells, study, args.jobs)
     if not args.no_page:
-        remake_pages(args.work, args.write)
+        remake_pages(args.work)
     return 1 if failed else 0
 
 
@@ -392,33 +390,15 @@ def run_cells(cells: list[Cell], study: Study, jobs: int) -> list[Cell]:
     return failed
 
 
-def remake_pages(work: Path, anyway: bool) -> None:
-    """Makes results and page from the campaigns in a folder."""
+def remake_pages(work: Path) -> None:
+    """Adds the campaigns in a folder to the results, and makes the pages from them."""
     try:
-        results = collect(work)
+        results = merge(read(), collect(work))
     except ValueError as error:
         say(f"results and page stay as they are: {error}")
-    else:
-        update_pages(results, anyway)
-
-
-def update_pages(results: dict[str, Any], anyway: bool) -> None:
-    """Replaces results and page, unless a cell of them would lose trials."""
-    lost = loses(json.loads(RESULTS.read_text()), results)
-    if lost and not anyway:
-        say(f"results and page stay as they are, because {lost}; --write replaces them")
         return
     write(results)
     write_pages(results)
-
-
-def loses(before: dict[str, Any], after: dict[str, Any]) -> str:
-    """The first cell that has fewer trials than before, in words; empty if there is none."""
-    for name, cell in before["cells"].items():
-        now = after["cells"].get(name, {"trials": 0})["trials"]
-        if now < cell["trials"]:
-            return f"{name} has {cell['trials']} trials there and {now} in --work"
-    return ""
 
 
 if __name__ == "__main__":
