@@ -14,8 +14,9 @@ allows (costs.py).
 """
 
 import logging
+import statistics
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -47,6 +48,7 @@ _NOTHING = ("watch: no parameter or slot can be watched: all are empty, excluded
 
 _log = logging.getLogger("holdfast")
 _FIRST_MEETINGS = 3
+_KEPT = 16  # so many distances between windows are remembered
 _MOST_TOLD = 100  # alarms about one tensor by one guard
 
 
@@ -94,6 +96,9 @@ class FreezeWatch:
         self._windows: Windows | None = None  # None while tensors may have been replaced
         self._turn = Turn()
         self._open: OpenWindow | None = None
+        self._opened_after: int | None = None  # the step of the last window
+        # Steps between windows: more than planned if a window waits longer for its update.
+        self._apart: deque[int] = deque([1], _KEPT)
         self._step = -1  # the last step
         self._met_after: int | None = None  # the step of the last meeting
         self._next_meeting: int | None = None
@@ -109,7 +114,8 @@ class FreezeWatch:
         if self._closed is not None:
             return self._closed
         windows = self._windows
-        cycle = 0 if windows is None else self._turn.count * self._turn.plan.every
+        apart = max(self._turn.plan.every, statistics.median_high(self._apart))
+        cycle = 0 if windows is None else self._turn.count * apart
         elapsed = max(self._costs.elapsed, 1e-9)
         size = 0 if windows is None else windows.bytes // cycle
         spent = self._costs.seconds + self._guards.seconds
@@ -132,9 +138,7 @@ class FreezeWatch:
             self._open = None
             self._messages.warn_once(_BLIND)
         elif self._open is None and step % self._turn.plan.every == 0 and self._windows is not None:
-            self._open = self._windows.open(step, self._turn.number(step))
-            self._guards.look(self._windows, self._open)
-            self._meeting.note(step, self._open)
+            self._open_window(step, self._windows)
         if self._state.world == 1:
             self._finish(self._guards.take_alarms(wait=False))
 
@@ -175,7 +179,7 @@ class FreezeWatch:
         """Lets go of all tensors: they may have been replaced. The next meeting looks again."""
         self._tell([*self._flagged.values()])
         self._flagged = {}
-        self._windows = self._held = self._open = None
+        self._windows = self._held = self._open = self._opened_after = None
         self._guards.close()
         self._meeting.forget()
 
@@ -214,6 +218,15 @@ class FreezeWatch:
         return {alarm.tensor for alarm in alarms if alarm.mended} - bad
 
     # Windows
+
+    def _open_window(self, step: int, windows: Windows) -> None:
+        self._open = opened = windows.open(step, self._turn.number)
+        self._turn = self._turn.next()
+        self._guards.look(windows, opened)
+        self._meeting.note(step, opened)
+        if self._opened_after is not None:
+            self._apart.append(step - self._opened_after)
+        self._opened_after = step
 
     def _look_after(self, optimizer: torch.optim.Optimizer,
                     closure: Callable[[], Any]) -> Callable[[], Any]:
@@ -267,12 +280,14 @@ class FreezeWatch:
     def _meet(self, step: int) -> None:
         begin = time.perf_counter()
         held, groups = self._look(), None if self._windows is None else self._windows.groups
-        found = self._meeting.hold(groups, step, self._costs.plan(), self._flagged, held)
+        found = self._meeting.hold(groups, step, (self._costs.plan(), self._turn.passed),
+                                   self._flagged, held)
         self._flagged = {}
+        self._turn = self._turn.agreed(found.passed)
         self._count_covered()
         if any(alarm.mended == "replicas" for alarm in found.alarms):
             self._open = None  # its seals may be those of the damaged bytes
-        self._cut(held, found.grouping, found.plan, step)
+        self._cut(held, found.grouping, found.plan)
         self._next_meeting = step + found.plan.period
         self._costs.meeting(time.perf_counter() - begin, self._meeting.take_waited())
         self._finish(found.alarms)
@@ -280,14 +295,14 @@ class FreezeWatch:
             self._told = True
             self._messages.tell(str(self.watched))
 
-    def _cut(self, held: Held, grouping: Grouping, plan: Plan, step: int) -> None:
+    def _cut(self, held: Held, grouping: Grouping, plan: Plan) -> None:
         """Cuts what this rank holds into windows, if it or the plan is another one now.
 
         In how many is the same on all ranks, also if only one of them has other tensors.
         """
         is_new = held is not self._held or grouping is not self._grouping
         if grouping is not self._grouping or self._turn.is_outgrown(plan):
-            self._turn = self._turn.cut(step, plan, grouping.count_windows(plan.window_bytes))
+            self._turn = self._turn.cut(plan, grouping.count_windows(plan.window_bytes))
         if is_new:
             self._open = None
             self._held, self._grouping = held, grouping

@@ -36,6 +36,7 @@ class Outcome:
 
     alarms: list[Alarm]  # the same on all ranks
     plan: Plan  # of all ranks
+    passed: int  # turns of windows, on the rank that has opened most
     grouping: Grouping
 
 
@@ -64,16 +65,19 @@ class Meeting:
         self.forget()
         self._grouping = Grouping()
 
-    def hold(self, groups: Groups | None, step: int, plan: Plan, flagged: Mapping[Part, Alarm],
-             held: Held) -> Outcome:
-        """Meets all ranks. `held` is what this rank holds now.
+    def hold(self, groups: Groups | None, step: int, turn: tuple[Plan, int],
+             flagged: Mapping[Part, Alarm], held: Held) -> Outcome:
+        """Meets all ranks. `held` is what this rank holds now. `turn` is what it can afford, and
+        how many turns of windows have passed.
 
         `groups` is None if this rank has let go of its tensors since the last meeting.
         """
+        plan, passed = turn
         own = {"held": [held.listed, held.bytes], "grouping": self._grouping.digest,
                "compares": self._options.replicas, "ready": groups is not None,
-               "plan": astuple(plan), "seen": self._seen, "flagged": sorted(map(str, flagged)),
-               "alarms": [one.packed() for one in self.untold], "guards": self._guards.message()}
+               "plan": astuple(plan), "passed": passed, "seen": self._seen,
+               "flagged": sorted(map(str, flagged)), "guards": self._guards.message(),
+               "alarms": [one.packed() for one in self.untold]}
         self._seen, self.untold = {}, []
         seals, self._seals = self._seals, {}
         ranks = self._gather(own)
@@ -89,7 +93,7 @@ class Meeting:
             alarms += voted or self._tell_gone(groups or {}, ranks, seals)
         alarms += self._guards.hear([one["guards"] for one in ranks], self._gather)
         self._regroup(ranks, held)
-        return Outcome(alarms, agreed, self._grouping)
+        return Outcome(alarms, agreed, max(one["passed"] for one in ranks), self._grouping)
 
     def _regroup(self, ranks: Answers, held: Held) -> None:
         """Finds out which ranks hold the same pieces, if a rank has other pieces than before.
@@ -113,15 +117,15 @@ class Meeting:
     def _tell_gone(self, groups: Groups, ranks: Answers,
                    seals: Mapping[str, Mapping[str, bytes]]) -> list[Alarm]:
         """The alarms about windows that differed when they were opened, and are equal now."""
-        windows = sorted(_differing(ranks))[:_MOST_WINDOWS]
-        told = self._gather({f"{step} {group}": seals[step][group].hex() for step, group in windows
-                             if group in seals.get(step, {})})
+        windows, seen = sorted(_differing(ranks))[:_MOST_WINDOWS], ranks[self._rank]["seen"]
+        told = self._gather({f"{step} {group} {begin} {end}": seals[step][group].hex()
+                             for step, group, begin, end in windows
+                             if seen.get(step, {}).get(group, [])[:2] == [begin, end]})
         gone = []
         for key, own in told[self._rank].items():
-            step, group = key.split()
-            first = ranks[self._rank]["seen"][step][group][0]
+            step, group, first, _ = key.split()
             parts = _unusual_parts(own, [one[key] for one in told if key in one])
-            names = dict.fromkeys(groups[int(group)].name_of(first + part) for part in parts)
+            names = dict.fromkeys(groups[int(group)].name_of(int(first) + part) for part in parts)
             gone += [alarm_of([], name, int(step), self._rank, GONE, "itself") for name in names]
         answers = self._gather([one.packed() for one in gone])
         return [Alarm.unpacked(one) for answer in answers for one in answer]
@@ -149,15 +153,19 @@ class Meeting:
         return [json.loads(answer) for answer in answers]
 
 
-def _differing(ranks: Answers) -> dict[tuple[str, str], tuple[int, int]]:
-    """The windows whose digests differ among ranks, by step and group: the first part, the end."""
-    digests: dict[tuple[str, str], str] = {}
-    found = {}
+def _differing(ranks: Answers) -> set[tuple[str, str, int, int]]:
+    """The windows whose digests differ among ranks: step, group, the first part, the end.
+
+    Only equal windows are compared: a rank may have opened fewer since the last meeting.
+    """
+    digests: dict[tuple[str, str, int, int], str] = {}
+    found = set()
     for one in ranks:
         for step, ranges in one["seen"].items():
             for group, (begin, end, digest) in ranges.items():
-                if digests.setdefault((step, group), digest) != digest:
-                    found[step, group] = begin, end
+                window = step, group, begin, end
+                if digests.setdefault(window, digest) != digest:
+                    found.add(window)
     return found
 
 
@@ -168,7 +176,7 @@ def _suspects(ranks: Answers) -> set[Part]:
     among ranks that opened them after the same step.
     """
     parts = {Part.parse(text) for one in ranks for text in one["flagged"]}
-    for (_, group), (begin, end) in _differing(ranks).items():
+    for _, group, begin, end in _differing(ranks):
         parts |= {Part(int(group), part) for part in range(begin, end)}
     return parts
 

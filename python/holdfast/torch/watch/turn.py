@@ -1,11 +1,15 @@
-"""Whose turn it is: which of the windows is opened after a step.
+"""Whose turn it is: which of the windows is opened next.
 
-Windows are opened one after the other, so that all bytes are looked at in a cycle. If the ranks
-agree on another size of the windows, the cycle goes on at the place in the bytes where it was. All
-ranks have the same turn, because they cut at the same meetings, to the same plan.
+Windows are opened one after the other, so that all bytes are looked at in a cycle. A turn passes
+only with a window that was opened: none is while another one is still open, as between the steps
+of accumulated gradients. If the ranks agree on another size of the windows, the cycle goes on at
+the place in the bytes where it was.
+
+Ranks open windows after the same steps, so they have the same turn. If one rank has opened fewer,
+such as one that had let go of its tensors, it gets the turn of the others at the next meeting.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 from holdfast.torch.watch.costs import Plan
@@ -22,19 +26,26 @@ class Turn:
 
     count: int = 1
     plan: Plan = field(default_factory=Plan)  # to which they were cut
-    step: int = 0  # of that meeting
-    first: int = 0  # the window that is opened first from that step on
+    passed: int = 0  # turns, counted from the first window
 
-    def number(self, step: int) -> int:
-        """The window that is opened after that step, or after the next one that opens any."""
-        opened = -(-step // self.plan.every) - -(-self.step // self.plan.every)
-        return (self.first + opened) % self.count
+    @property
+    def number(self) -> int:
+        """The window that is opened next."""
+        return self.passed % self.count
+
+    def next(self) -> Self:
+        """The turn after a window was opened."""
+        return replace(self, passed=self.passed + 1)
+
+    def agreed(self, passed: int) -> Self:
+        """The turn after so many turns, on which the ranks have agreed."""
+        return replace(self, passed=passed)
 
     def is_outgrown(self, plan: Plan) -> bool:
         """True if another plan asks for other windows."""
         now, then = self.plan.window_bytes, plan.window_bytes
         return (plan.every != self.plan.every or then > _LARGER * now or now > _SMALLER * then)
 
-    def cut(self, step: int, plan: Plan, count: int) -> Self:
-        """The turn after the bytes were cut into so many windows, at the meeting of that step."""
-        return type(self)(count, plan, step, self.number(step) * count // self.count)
+    def cut(self, plan: Plan, count: int) -> Self:
+        """The turn after the bytes were cut into so many windows."""
+        return type(self)(count, plan, self.number * count // self.count)

@@ -10,6 +10,7 @@ from watched_net import STEPS, Net, backward, events, make, same, train, values
 
 import holdfast
 from holdfast.torch.watch.costs import Costs, Plan
+from holdfast.torch.watch.freeze_watch import FreezeWatch
 from holdfast.torch.watch.turn import Turn
 from holdfast.torch.watch.windows import Windows
 
@@ -295,39 +296,89 @@ def test_the_windows_keep_to_their_share(monkeypatch):
     assert plan.every > 500 and 0.9 * 0.0125 < plan.window_bytes / 5e9 <= 0.0125
 
 
-def test_windows_follow_each_other_also_if_their_size_changes(tmp_path, monkeypatch):
+@pytest.fixture
+def ranges(monkeypatch):
+    """The first part and the end of each window that is opened."""
+    found, plain = [], Windows.open
+
+    def note(self, step, number):
+        opened = plain(self, step, number)
+        found.extend(opened.ranges.values())
+        return opened
+
+    monkeypatch.setattr(Windows, "open", note)
+    return found
+
+
+PARTS = -(-4_000_000 // (64 << 10))  # of a million parameters
+
+
+def test_windows_follow_each_other_also_if_their_size_changes(tmp_path, monkeypatch, ranges):
     """Or some bytes would not be looked at in a cycle."""
-    choose, ranges = random.Random(1), []
+    choose = random.Random(1)
     plans = lambda self: Plan(choose.choice([1, 1, 2]),  # noqa: E731
                               choose.randrange(100_000, 900_000), choose.randrange(4, 9))
     monkeypatch.setattr(Costs, "plan", plans)
-    plain = Windows.open
-    monkeypatch.setattr(Windows, "open", lambda self, step, number: note(plain(self, step, number)))
-
-    def note(opened):
-        ranges.extend(opened.ranges.values())
-        return opened
-
     model = nn.Linear(1000, 1000, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     with make(tmp_path / "run", model, optimizer) as ck:
         for step in range(120):
             optimizer.step()
             ck.step(step)
-    parts, at = max(last for _, last in ranges), 0
-    assert parts == -(-4_000_000 // (64 << 10))
+    at = 0
+    assert max(last for _, last in ranges) == PARTS
     for first, last in ranges:
-        assert first <= (0 if at == parts else at)
+        assert first <= (0 if at == PARTS else at)
         at = last
     assert sum(first == 0 for first, _ in ranges) > 3
 
 
+@pytest.mark.parametrize(("accumulated", "every"), [(2, 1), (4, 1), (2, 3), (3, 2)])
+def test_all_bytes_are_looked_at_if_gradients_are_accumulated(tmp_path, monkeypatch, ranges,
+                                                              accumulated, every):
+    """A window stays open until the update, so none is opened after some of the steps."""
+    monkeypatch.setattr(Costs, "plan", lambda self: Plan(every, 500_000, 10))
+    model = nn.Linear(1000, 1000, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    with make(tmp_path / "run", model, optimizer) as ck:
+        for step in range(120):
+            if step % accumulated == 0:
+                optimizer.step()
+            ck.step(step)
+        cycle = ck.watched.cycle
+    for begin in range(len(ranges) - 8):
+        seen = {part for one in ranges[begin:begin + 8] for part in range(*one)}
+        assert len(seen) == PARTS
+    assert cycle == 8 * accumulated if every == 1 else cycle >= 8 * every
+
+
 def test_a_size_that_is_measured_anew_does_not_cut_windows_again():
-    turn = Turn().cut(6, Plan(2, 1000, 4), 10)
-    assert [turn.number(step) for step in (6, 8, 24, 26)] == [0, 1, 9, 0]
+    turn = Turn().next().cut(Plan(2, 1000, 4), 10)
+    assert turn.number == 0 and turn.next().number == 1 and turn.agreed(29).next().number == 0
     assert not turn.is_outgrown(Plan(2, 1400, 9)) and not turn.is_outgrown(Plan(2, 850, 9))
     assert turn.is_outgrown(Plan(2, 1600, 4)) and turn.is_outgrown(Plan(2, 700, 4))
-    assert turn.cut(16, Plan(1, 500, 4), 20).number(16) == 10
+    assert turn.agreed(25).cut(Plan(1, 500, 4), 20).number == 10
+
+
+def test_windows_do_not_get_smaller_because_an_alarm_takes_long(tmp_path, monkeypatch):
+    clock, alarm = [0.0], FreezeWatch._alarm
+    monkeypatch.setattr("time.perf_counter", lambda: clock[0])
+
+    def slow(self, *words):
+        clock[0] += 0.04
+        alarm(self, *words)
+
+    monkeypatch.setattr(FreezeWatch, "_alarm", slow)
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+
+    def write(step):
+        clock[0] += 0.05
+        model.fc.weight.data.mul_(0.5)
+
+    with make(tmp_path / "run", model, optimizer, watch={"on_alarm": "warn"}) as ck:
+        train(ck, model, optimizer, 0, 40, write)
+        assert len(ck.watched.alarms) > 30 and ck.watched.cycle == 1
 
 
 def test_the_chance_that_is_told_is_that_of_random_flips(tmp_path, monkeypatch):

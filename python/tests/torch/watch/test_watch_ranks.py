@@ -7,6 +7,10 @@ from torch.nn.parallel import DistributedDataParallel
 from watched_net import STEPS, Lines, Net, events, make, same, values
 
 import holdfast
+from holdfast.torch.watch.costs import Costs, Plan
+from holdfast.torch.watch.meeting import _suspects
+from holdfast.torch.watch.replica_groups import Part
+from holdfast.torch.watch.windows import Windows
 
 
 def strike(now, step, rank, ck, strikes):
@@ -165,6 +169,49 @@ def long_train(rank, world, run, steps):
 
 def test_two_ranks_without_faults_have_no_alarm(tmp_path):
     assert run_ranks(2, long_train, tmp_path / "run", STEPS, timeout=900) == [[], []]
+
+
+def accumulating_train(rank, world, run, forgets):
+    """Updates every second step. Returns the windows that were opened, by step."""
+    opened, plain = {}, Windows.open
+
+    def note(self, step, number):
+        window = plain(self, step, number)
+        opened[step] = list(window.ranges.values())
+        return window
+
+    Windows.open, Costs.plan = note, lambda self: Plan(1, 250_000, 10)
+    model = torch.nn.Linear(500, 500, bias=False)  # 4 windows
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    with make(run, DistributedDataParallel(model), optimizer) as ck:
+        for step in range(40):
+            if step % 2 == 0:
+                optimizer.step()
+            ck.step(step)
+            if step == 13 and rank == forgets:
+                ck._watch.forget()
+        return opened, len(ck.watched.alarms)
+
+
+def test_ranks_that_accumulate_gradients_open_the_same_windows(tmp_path):
+    (one, alarms), (other, others) = run_ranks(2, accumulating_train, tmp_path / "run", None)
+    assert one == other and list(one) == list(range(0, 40, 2)) and alarms == others == 0
+    windows = list(one.values())
+    assert windows[:4] == windows[4:8] and len({str(each) for each in windows}) == 4
+
+
+def test_a_rank_that_opened_fewer_windows_gets_the_turn_of_the_others(tmp_path):
+    (one, alarms), (other, others) = run_ranks(2, accumulating_train, tmp_path / "run", 1)
+    assert alarms == others == 0 and set(one) > set(other)
+    assert all(one[step] == other[step] for step in other) and max(other) == 38
+
+
+def test_only_equal_windows_are_compared():
+    ranks = [{"flagged": [], "seen": {"7": {"0": window}}}
+             for window in ([0, 2, "aa"], [2, 3, "bb"], [2, 3, "bb"])]
+    assert _suspects(ranks) == set()
+    ranks.append({"flagged": [], "seen": {"7": {"0": [2, 3, "cc"]}}})
+    assert _suspects(ranks) == {Part(0, 2)}
 
 
 def blind_spots(rank, world, run, struck):
