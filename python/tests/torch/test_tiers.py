@@ -133,6 +133,25 @@ def test_the_command_line_reads_an_object_store(tmp_path, bucket):
     assert "rank-0000.safetensors, chunk 2, bytes" in damaged.stdout
 
 
+def test_a_step_is_mended_from_an_object_store(tmp_path, bucket, monkeypatch):
+    train(tmp_path / "run", 0, 0, tiers=["s3://runs/gpt"])
+    shard = next((tmp_path / "run").glob("step-*/rank-0000.safetensors"))
+    good = shard.read_bytes()
+    bad = bytearray(good)
+    for away in range(8):  # more than a seal or a CRC can mend
+        bad[len(bad) // 2 + 100 * away] ^= 0x41
+    shard.write_bytes(bad)
+    step = f"{tmp_path}/run@0"
+    with monkeypatch.context() as without_keys:
+        without_keys.delenv("AWS_ACCESS_KEY_ID")
+        lost = run("repair", step)  # the events of the run name the tier
+        assert lost.returncode == 3
+        assert "tier s3://runs/gpt: s3://runs: AWS_ACCESS_KEY_ID is not set" in lost.stdout
+    mended = run("repair", step)
+    assert mended.returncode == 0 and "from tier s3://runs/gpt" in mended.stdout
+    assert shard.read_bytes() == good
+
+
 def test_keys_that_are_missing_are_named(tmp_path, no_keys):
     sentence = "s3://runs: AWS_ACCESS_KEY_ID is not set; expected the keys of the account"
     seen = run("ls", "s3://runs/gpt")
