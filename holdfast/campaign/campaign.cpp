@@ -196,6 +196,18 @@ class Campaign {
     return [this] { return stopped(); };
   }
 
+  // A stop waits for the trial or golden run under way if trials that shared its
+  // process are unchecked: they would be lost with the process.
+  Stopped watch_stopped_again() {
+    return [this] {
+      if (!told_wait_ && watch_.waits && stopped()) {
+        told_wait_ = true;
+        watch_.waits(std::ssize(pending_));
+      }
+      return watch_.stopped_again && watch_.stopped_again();
+    };
+  }
+
   void list_trials(const std::vector<TrialRecord>& records) {
     std::vector<bool> known(static_cast<size_t>(options_.trials));
     for (const TrialRecord& record : records) {
@@ -267,21 +279,19 @@ class Campaign {
   // Writes the records that wait, if the golden run is as before. If it is not, the
   // trials are repeated first.
   Result<void> confirm(TrialFile& trials) {
-    std::vector<TrialRecord> records = std::exchange(pending_, {});
-    if (records.empty()) return {};
-    // A stop within a trial has ended the process. A new process would be as before
-    // whatever had leaked in the old one, so these trials stay to do.
-    if (!runner_->is_running()) return {};
-    const auto run = run_golden(
-        [this] { return watch_.stopped_again && watch_.stopped_again(); });
+    // A second stop within a trial has ended the process. A new process would be as
+    // before whatever had leaked in the old one, so these trials stay to do.
+    if (pending_.empty() || !runner_->is_running()) return {};
+    const auto run = run_golden(watch_stopped_again());
     if (run.ok() && !*run) return note_stop();
+    const std::vector<TrialRecord> records = std::exchange(pending_, {});
     bool same = run.ok();
     if (same) {
       const auto why = golden_difference(**run, folder_->golden_state());
       same = why.ok() && !*why;
     }
     if (same) return write(trials, records);
-    for (TrialRecord& record : records) {
+    for (const TrialRecord& record : records) {
       if (result_.stopped) break;
       runner_->renew();
       auto again = HOLDFAST_TRY(run_trial(record.trial));
@@ -308,8 +318,8 @@ class Campaign {
     HOLDFAST_TRY(clear_work());
     HOLDFAST_TRY(
         alter_copy(scratch_, base_, plan, options_.fixing, files_.checkpoint));
-    const TrialEnd end =
-        HOLDFAST_TRY(runner_->run(files_, deadline(), watch_stopped()));
+    const Stopped stop = pending_.empty() ? watch_stopped() : watch_stopped_again();
+    const TrialEnd end = HOLDFAST_TRY(runner_->run(files_, deadline(), stop));
     if (end.kind == TrialEnd::Kind::kStopped) return std::optional<TrialRecord>();
     if (watch_.progress) {
       watch_.progress(result_.done + std::ssize(pending_), total_);
@@ -377,6 +387,7 @@ class Campaign {
   int64_t total_ = 0;  // trials of this call
   // Records that wait for the golden run which shows that nothing has leaked.
   std::vector<TrialRecord> pending_;
+  bool told_wait_ = false;  // whether CampaignWatch::waits was called
   CampaignResult result_{};
 };
 

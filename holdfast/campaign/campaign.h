@@ -69,10 +69,12 @@ struct GoldenReport {
 struct CampaignWatch {
   std::function<void(const GoldenReport&)> golden{};
   Progress progress{};  // in trials of this call
-  // Asks to stop. Trials that share a process are checked by a golden run first, unless a
-  // trial was under way: that ends the process, and the unchecked trials stay to do.
+  // Asks to stop. If trials that shared a process are unchecked, the trial under way may
+  // end, and the golden run checks them, each within its deadline.
   Stopped stopped{};
-  // Asks to stop at once, also within that golden run.
+  // Called once, when a stop waits for that, with the number of unchecked trials.
+  std::function<void(int64_t unchecked)> waits{};
+  // Asks to stop at once. Trials that are unchecked then stay to do.
   Stopped stopped_again{};
 };
 

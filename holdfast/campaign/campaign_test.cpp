@@ -334,8 +334,25 @@ TEST_F(CampaignTest, ACampaignThatIsAskedToStopKeepsWhatItHas) {
   EXPECT_EQ(lines("fresh"), lines("served"));
 }
 
+TEST_F(CampaignTest, AStopInsideAServedTrialKeepsTheTrialsThatTheGoldenRunConfirms) {
+  const CampaignOptions asked = served();
+  int trials = 0, looks = 0;
+  int64_t waits = 0;
+  // The first look is before the third trial, the second one is inside of it.
+  const auto result =
+      run_campaign(*env_, asked,
+                   {.progress = [&](int64_t, int64_t) { ++trials; },
+                    .stopped = [&] { return trials >= 2 && ++looks >= 2; },
+                    .waits = [&](int64_t unchecked) { waits = unchecked; }});
+  ASSERT_OK(result);
+  EXPECT_TRUE(result->stopped);
+  EXPECT_EQ(result->done, 3);
+  EXPECT_EQ(waits, 2);
+  EXPECT_EQ(records().size(), 3u);
+}
+
 // The process has ended, so nobody knows whether something had leaked.
-TEST_F(CampaignTest, AStopInsideAServedTrialLeavesUncheckedTrialsToDo) {
+TEST_F(CampaignTest, ASecondStopInsideAServedTrialLeavesUncheckedTrialsToDo) {
   CampaignOptions fresh = options("leak"), warm = served("leak");
   fresh.folder = root_ / "fresh";
   warm.folder = root_ / "warm";
@@ -344,11 +361,12 @@ TEST_F(CampaignTest, AStopInsideAServedTrialLeavesUncheckedTrialsToDo) {
     asked->request.sites.bits = {.field = BitChoice::Field::kRanges, .ranges = {{29, 30}}};
   }
   int trials = 0, looks = 0;
-  // The first look is before the third trial, the second one is inside of it.
+  const auto inside = [&] { return trials >= 2 && ++looks >= 2; };
   const auto result =
       run_campaign(*env_, warm,
                    {.progress = [&](int64_t, int64_t) { ++trials; },
-                    .stopped = [&] { return trials >= 2 && ++looks >= 2; }});
+                    .stopped = inside,
+                    .stopped_again = inside});
   ASSERT_OK(result);
   EXPECT_TRUE(result->stopped);
   EXPECT_EQ(result->done, 0);

@@ -120,6 +120,14 @@ Result<ExitCode> run(const Context& context, const CampaignArguments& a) {
   };
   watch.progress = bar.callback();
   watch.stopped = [&] { return interruption.came(); };
+  watch.waits = [&](int64_t unchecked) {
+    bar.clear();
+    fmt::print(context.err,
+               "campaign: {} trials are not checked yet; it stops after the golden run "
+               "that checks them, and a second Ctrl-C stops at once without them\n",
+               unchecked);
+    context.err.flush();
+  };
   watch.stopped_again = [&] { return interruption.came_again(); };
   const CampaignResult done =
       HOLDFAST_TRY(run_campaign(context.env, options, watch));

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -18,14 +19,18 @@ TRIALS = 40 if os.environ.get("HOLDFAST_LONG") else 8
 
 # Fits a matrix to fixed data. Only the first rank writes. The third word makes trouble.
 TRAIN = '''
-import json, os, sys
+import json, os, signal, sys
 import numpy
 import holdfast
 
 TROUBLE = sys.argv[1]
+calls = []
 
 
 def trial(checkpoint, log, state):
+    calls.append(checkpoint)
+    if TROUBLE == "interrupt" and len(calls) == 4:  # the golden run was the first
+        os.kill(os.getppid(), signal.SIGINT)
     contents = holdfast.open(checkpoint)
     weight, momentum = contents.read("model.weight"), contents.read("momentum_buffer")
     rank = int(os.environ.get("RANK", "0"))
@@ -113,6 +118,12 @@ def test_served_trials_are_those_of_new_processes(folder):
         "first_accuracy", "why", "distance"}
     assert set(records("fresh")[0]["flips"][0]) == {
         "tensor", "role", "layer", "element", "dtype", "bits", "mask", "old", "new"}
+
+
+def test_an_interrupted_campaign_keeps_the_trials_that_it_has_made(folder):
+    stopped = run("out", "train.py", "interrupt", options=["--serve"], code=-signal.SIGINT)
+    assert "2 trials are not checked yet" in stopped.stderr
+    assert [record["trial"] for record in records("out")] == [0, 1, 2]
 
 
 def test_the_log_and_the_analysis_are_for_programs_too(folder):
