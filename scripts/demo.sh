@@ -123,19 +123,19 @@ show holdfast ls runs/demo
 scene "Verify: every byte of every step, then one flipped bit is found"
 show holdfast verify runs/demo
 newest=$(ls -d runs/demo/step-* | grep -v '\.tmp$' | tail -n 1)
-printf '\nflipping one bit in %s/rank-0000.safetensors, byte 123456789\n\n' "$newest"
-python3 - "$newest/rank-0000.safetensors" <<'PYTHON'
-import sys
-with open(sys.argv[1], "r+b") as file:
-    file.seek(123456789)
-    byte = file.read(1)[0]
-    file.seek(123456789)
-    file.write(bytes([byte ^ 4]))
-PYTHON
+step=runs/demo@$((10#${newest##*/step-}))
+echo
+show holdfast inject "$step" --in-place --bits 30 --seed 7 --checksums raw
+echo
 show_exit 3 holdfast verify runs/demo
 
 scene "Restore: the damage is found while reading, and the step before is restored"
 show save_loop runs/demo 0 192
+
+scene "Repair: the seal of the tensor tells which bit it was"
+show holdfast repair "$step"
+echo
+show holdfast verify runs/demo
 
 scene "Resize: a 6.7B model on 4 hosts of 4 GPUs goes from 2 to 4 pipeline stages"
 show holdfast plan --model tenplex-6.7b --from tp=4,pp=2,dp=1 --to tp=4,pp=4,dp=1 \
