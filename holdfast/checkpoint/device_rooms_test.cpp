@@ -6,8 +6,10 @@
 
 #include "holdfast/checkpoint/channel.h"
 #include "holdfast/checkpoint/checkpoint_testing.h"
+#include "holdfast/checkpoint/events.h"
 #include "holdfast/checkpoint/layout_agreement.h"
 #include "holdfast/device/device_testing.h"
+#include "holdfast/env/collecting_sink.h"
 
 namespace holdfast::tests {
 namespace {
@@ -243,6 +245,35 @@ TEST_P(OnADevice, ACopyOfTheSameListIsPlannedOnce) {
   LocalPieces late = other;
   const auto second = rooms.take(late, training).value();
   EXPECT_EQ(late[0].memory.data(), other[0].memory.data());
+}
+
+TEST(DeviceSeals, ThatAreMissingAreToldOnceForEachDevice) {
+  for (const bool kernel : {true, false}) {
+    MemoryEnv env{1};
+    FakeCuda cuda{First::kOurs};
+    cuda.has_sealer = kernel;
+    const auto device = Device::open(cuda, 0).value();
+    const CudaStream training = cuda.new_stream();
+    CollectingSink events;
+    SaverOptions options = test_options();
+    options.events = &events;
+    const auto saver = Saver::open(env, "run", nullptr, options).value();
+    for (int64_t step = 1; step < 3; ++step) {
+      const auto bytes = static_cast<size_t>(10'000 * step);
+      LocalState state = OnADevice::state_of(cuda.new_tensor(bytes));
+      state.pieces.edit()[0].device = device.get();
+      const auto saved =
+          saver->save({.step = step, .state = &state, .stream = training});
+      ASSERT_OK(saved);
+      ASSERT_OK(saved->durable());
+    }
+    std::vector<std::string> reasons;
+    for (const EventRecord& record : events.records()) {
+      const auto told = event_as<DeviceSealsMissing>(record);
+      if (told.ok()) reasons.push_back(told->reason);
+    }
+    EXPECT_EQ(reasons, std::vector<std::string>(kernel ? 0 : 1, "no compiler"));
+  }
 }
 
 // Allocating memory makes the device wait, so prepare() does it instead of the saves.

@@ -85,6 +85,18 @@ struct ReplicaChecksEnded {
   }
 };
 
+// A device cannot compute seals. Those of its tensors are computed from their copies in
+// host memory instead, so damage to a copy before that is not found.
+struct DeviceSealsMissing {
+  static constexpr std::string_view kName = "device_seals_missing";
+  int64_t device = 0;
+  std::string reason;
+  static void fields(auto& self, auto&& field) {
+    field("device", self.device);
+    field("reason", self.reason);
+  }
+};
+
 // The save is committed: no crash can lose it.
 struct SaveDurable {
   static constexpr std::string_view kName = "save_durable";

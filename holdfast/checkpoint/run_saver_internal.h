@@ -56,6 +56,8 @@ class RunSaver : public Saver {
   Result<void> fill_task(SaveTask& task, SaveRequest&& request,
                          const std::string& base);
   Result<void> plan_state(const LocalState& state, Touch touch);
+  // Tells of the devices that should compute seals and cannot, each once.
+  void tell_missing_seals(const LocalState& state);
   Result<void> compare_replicas(SaveTask& task, CudaStream stream);
   // True if settle() must wait until the whole save is captured.
   bool is_awaited(const SaveTask& task) const;
@@ -122,6 +124,7 @@ class RunSaver : public Saver {
     std::shared_ptr<const Replicas> replicas{};  // null if there is only one rank
   };
   std::optional<Planned> planned_;
+  std::set<int> told_devices_;  // by tell_missing_seals()
   DeviceRooms rooms_;
   std::unique_ptr<StagingRing> ring_;
   int64_t ring_for_ = 0;  // bytes of the shard that the ring was made for

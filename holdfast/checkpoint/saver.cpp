@@ -249,8 +249,18 @@ Result<void> RunSaver::plan_state(const LocalState& state, Touch touch) {
     planned.replicas = std::make_shared<const Replicas>(state);
   }
   make_ring(planned.shard.shard().pieces, touch);
+  tell_missing_seals(state);
   planned_ = std::move(planned);  // only now, because a planned state must have a ring
   return {};
+}
+
+void RunSaver::tell_missing_seals(const LocalState& state) {
+  if (options_.seal_at == SealAt::kStaged) return;
+  for (const Device* device : devices_of(state.pieces)) {
+    const std::optional<Error>& error = device->seal_error();
+    if (!error || !told_devices_.insert(device->number()).second) continue;
+    tell(DeviceSealsMissing{.device = device->number(), .reason = error->message()});
+  }
 }
 
 Result<void> RunSaver::fill_task(SaveTask& task, SaveRequest&& request,

@@ -110,6 +110,16 @@ TEST(Warnings, SayThatReplicasAreNotComparedAnyMore) {
           "tensors while a save is made, so replicas are not compared any more"});
 }
 
+TEST(Warnings, SayThatADeviceCannotComputeSeals) {
+  MemoryEnv env(1);
+  Warnings warnings(env);
+  emit(warnings, env, DeviceSealsMissing{.device = 1, .reason = "no compiler"});
+  EXPECT_EQ(warnings.take(),
+            std::vector<std::string>{
+                "device 1 cannot compute seals: no compiler; they are computed from copies "
+                "in host memory, so damage to a copy before that is not found"});
+}
+
 TEST(Warnings, NameTheLastDurableStepAtOnceAndThenEveryMinute) {
   MemoryEnv env(1);
   Warnings warnings(env);

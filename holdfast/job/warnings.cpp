@@ -32,6 +32,12 @@ std::optional<std::string> sentence_of(const EventRecord& record) {
         "tensors while a save is made, so replicas are not compared any more",
         ended->false_alarms);
   }
+  if (const auto missing = event_as<DeviceSealsMissing>(record); missing.ok()) {
+    return fmt::format(
+        "device {} cannot compute seals: {}; they are computed from copies in host "
+        "memory, so damage to a copy before that is not found",
+        missing->device, missing->reason);
+  }
   if (const auto left = event_as<LeftNotTaken>(record); left.ok()) {
     return fmt::format(
         "{}: has step {}, which is newer and is not taken; expected handover=True",
