@@ -43,7 +43,7 @@ Descriptor::~Descriptor() {
   if (open()) ::close(number_);
 }
 
-TcpLoop::TcpLoop(int rank, int size, const TcpOptions& options, TcpEvents& events)
+TcpLoop::TcpLoop(int rank, int size, const TcpOptions& options, FrameEvents& events)
     : rank_(rank),
       size_(size),
       options_(options),
@@ -57,7 +57,7 @@ TcpLoop::TcpLoop(int rank, int size, const TcpOptions& options, TcpEvents& event
 
 Result<std::unique_ptr<TcpLoop>> TcpLoop::start(int rank, int size,
                                                 const TcpOptions& options,
-                                                TcpEvents& events) {
+                                                FrameEvents& events) {
   std::unique_ptr<TcpLoop> loop(new TcpLoop(rank, size, options, events));
   HOLDFAST_TRY(loop->listen());
   HOLDFAST_TRY(loop->make_helpers());

@@ -1,6 +1,6 @@
 // The sockets of a TcpTransport and the one thread that serves them. Only this thread
 // reads from sockets and writes to them. Other threads leave orders (dial, send, stop)
-// and learn through TcpEvents what happened.
+// and learn through FrameEvents what happened.
 //
 // The thread never asks the time and never waits for one peer: frames to send wait in
 // memory. Deadlines are kept by the callers.
@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "holdfast/base/mutex.h"
+#include "holdfast/transport/frame_loop.h"
 #include "holdfast/transport/tcp_address_internal.h"
-#include "holdfast/transport/tcp_frame_internal.h"
 
 namespace holdfast {
 
@@ -50,39 +50,21 @@ inline bool is_temporary(int number) {
   return number == EAGAIN || number == EWOULDBLOCK || number == EINTR;
 }
 
-// Receives what happens at the sockets. The loop's thread makes the calls and holds no
-// lock of the loop meanwhile.
-class TcpEvents {
- public:
-  virtual ~TcpEvents() = default;
-  virtual void on_up(int rank) = 0;
-  // If this fails, the loop closes the connection to that rank.
-  virtual Result<void> on_frame(int rank, Frame frame) = 0;
-  // The memory in which a receiver waits for this message; null if none does.
-  virtual std::shared_ptr<Landing> find_landing(int rank, int64_t tag,
-                                                size_t length) = 0;
-  // The last call for that rank. Also made for a rank that could not be reached.
-  virtual void on_gone(int rank, const std::string& why) = 0;
-};
-
-class TcpLoop {
+class TcpLoop : public FrameLoop {
  public:
   // Listens and starts the thread. `events` must outlive the loop.
   static Result<std::unique_ptr<TcpLoop>> start(int rank, int size,
                                                 const TcpOptions& options,
-                                                TcpEvents& events);
+                                                FrameEvents& events);
   // Calls stop().
-  ~TcpLoop();
-  TcpLoop(const TcpLoop&) = delete;
-  TcpLoop& operator=(const TcpLoop&) = delete;
+  ~TcpLoop() override;
 
   const std::string& address() const { return address_; }
 
-  // Orders, from any thread. A frame for a rank that is not connected is lost.
+  // An order, from any thread.
   void dial(int rank, const SocketAddress& address);
-  void send(int rank, Outgoing frame);
-  // Sends the frames that still wait, as TcpTransport::close says, and ends the thread.
-  void stop();
+  void send(int rank, Outgoing frame) override;
+  void stop() override;
   // See TcpTransport::close_in_child.
   void close_in_child();
 
@@ -104,7 +86,7 @@ class TcpLoop {
   };
   using Connections = std::map<int, Connection>;  // by descriptor
 
-  TcpLoop(int rank, int size, const TcpOptions& options, TcpEvents& events);
+  TcpLoop(int rank, int size, const TcpOptions& options, FrameEvents& events);
   Result<void> listen();
   Result<void> make_helpers();
 
@@ -134,7 +116,7 @@ class TcpLoop {
   const int rank_;
   const int size_;
   const TcpOptions options_;
-  TcpEvents& events_;
+  FrameEvents& events_;
   std::string address_;
 
   // Only the thread uses these members, once it runs.

@@ -50,6 +50,9 @@ struct TcpOptions {
   Duration silence = std::chrono::seconds(60);
 };
 
+class Mailbox;
+class TcpLoop;
+
 class TcpTransport : public Transport {
  public:
   // kInvalid for a host name that is not a name of this host; kIo and kUnavailable
@@ -90,10 +93,10 @@ class TcpTransport : public Transport {
   Result<std::vector<Bytes>> all_gather(ByteView bytes, Instant deadline) override;
 
  private:
-  class Mailbox;
-  explicit TcpTransport(std::unique_ptr<Mailbox> mailbox);
+  TcpTransport(std::unique_ptr<Mailbox> mailbox, TcpLoop& loop);
 
   std::unique_ptr<Mailbox> mailbox_;
+  TcpLoop& loop_;  // belongs to the mailbox
 };
 
 }  // namespace holdfast
