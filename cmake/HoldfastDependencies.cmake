@@ -25,6 +25,16 @@ if(HOLDFAST_S3)
   endif()
 endif()
 
+# Messages by MPI. Without an MPI library they are refused (no_mpi.cpp).
+set(HOLDFAST_HAS_MPI OFF)
+if(HOLDFAST_MPI)
+  set(MPI_CXX_SKIP_MPICXX ON)         # the C++ bindings that MPI-3 has removed
+  find_package(MPI 3.0 COMPONENTS CXX)
+  if(MPI_CXX_FOUND)
+    set(HOLDFAST_HAS_MPI ON)
+  endif()
+endif()
+
 if(HOLDFAST_CLI)
   find_package(CLI11 REQUIRED)        # options, help and exit codes of the command line
 endif()

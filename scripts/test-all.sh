@@ -22,6 +22,20 @@ long_exchanges() {
 
 leaks() { ctest --test-dir build/asan --output-on-failure -L leaks; }
 
+# Ranks that mpirun starts, with each level of threads. Uses the build of scripts/test.sh.
+mpi() {
+  if ! command -v mpirun >/dev/null || ! command -v mpicxx >/dev/null; then
+    echo "skipped: there is no mpirun, or no mpicxx" >&2
+    return
+  fi
+  scripts/build.sh check mpi_ranks
+  local level
+  for level in multiple serialized funneled; do
+    timeout -k 10 600 mpirun -n 8 --oversubscribe --allow-run-as-root \
+      build/check/tests/mpi_ranks "$level"
+  done
+}
+
 # Also compiles the benchmarks, which no other suite does.
 release() {
   scripts/build.sh release all holdfast_bench
@@ -105,7 +119,7 @@ tidy() {
 }
 
 failed=()
-suites="long_formats long_exchanges addresses leaks release kills train_cpp slurm newcomer adapters tensorflow chainer horovod threads tidy"
+suites="long_formats long_exchanges mpi addresses leaks release kills train_cpp slurm newcomer adapters tensorflow chainer horovod threads tidy"
 for suite in scripts/test.sh $suites scripts/fuzz.sh scripts/cross.sh; do
   echo "==== $suite"
   # Runs in a shell of its own, because set -e does not stop a function inside a condition.

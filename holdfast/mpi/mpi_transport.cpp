@@ -1,0 +1,115 @@
+#include "holdfast/mpi/mpi_transport.h"
+
+#include <limits>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "holdfast/mpi/mpi_loop_internal.h"
+#include "holdfast/transport/mailbox.h"
+
+namespace holdfast {
+namespace {
+
+constexpr int64_t kMostBytes = std::numeric_limits<int>::max() - int64_t{64};
+
+class MpiTransport : public Transport {
+ public:
+  explicit MpiTransport(std::unique_ptr<Mailbox> mailbox)
+      : mailbox_(std::move(mailbox)) {}
+  ~MpiTransport() override { mailbox_->close(); }
+
+  int rank() const override { return mailbox_->rank(); }
+  int size() const override { return mailbox_->size(); }
+  Result<void> send(int to, Tag tag, ByteView bytes, Instant deadline) override {
+    HOLDFAST_CHECK(tag >= 0, "tag {}", tag);
+    return mailbox_->send(to, tag, std::make_shared<const Bytes>(copy_of(bytes)),
+                          deadline);
+  }
+  Result<void> send_in_place(int to, Tag tag, ByteView bytes,
+                             Instant deadline) override {
+    HOLDFAST_CHECK(tag >= 0, "tag {}", tag);
+    return mailbox_->send_in_place(to, tag, bytes, deadline);
+  }
+  Result<Bytes> recv(int from, Tag tag, Instant deadline) override {
+    HOLDFAST_CHECK(tag >= 0, "tag {}", tag);
+    return mailbox_->recv(from, tag, deadline);
+  }
+  Result<size_t> recv_into(int from, Tag tag, ByteSpan into,
+                           Instant deadline) override {
+    HOLDFAST_CHECK(tag >= 0, "tag {}", tag);
+    const std::optional<size_t> size =
+        HOLDFAST_TRY(mailbox_->land(from, tag, into, deadline));
+    if (size.has_value()) return *size;
+    return Transport::recv_into(from, tag, into, deadline);
+  }
+  Result<void> barrier(Instant deadline) override {
+    HOLDFAST_TRY(mailbox_->gather(*this, {}, deadline).within("barrier"));
+    return {};
+  }
+  Result<std::vector<Bytes>> all_gather(ByteView bytes, Instant deadline) override {
+    return mailbox_->gather(*this, bytes, deadline).within("all_gather");
+  }
+
+ private:
+  const std::unique_ptr<Mailbox> mailbox_;
+};
+
+Result<void> check_initialised() {
+  int initialised = 0, finalised = 0, level = 0;
+  HOLDFAST_TRY(check_mpi(MPI_Initialized(&initialised), "MPI_Initialized"));
+  HOLDFAST_TRY(check_mpi(MPI_Finalized(&finalised), "MPI_Finalized"));
+  if (initialised == 0 || finalised != 0) {
+    return invalid("mpi: is {}; expected a call of MPI_Init_thread before",
+                   finalised != 0 ? "finalised" : "not initialised");
+  }
+  HOLDFAST_TRY(check_mpi(MPI_Query_thread(&level), "MPI_Query_thread"));
+  if (level >= MPI_THREAD_SERIALIZED) return {};
+  return invalid(
+      "mpi: level of threads {}; expected MPI_THREAD_MULTIPLE ({}), or "
+      "MPI_THREAD_SERIALIZED ({})",
+      level, MPI_THREAD_MULTIPLE, MPI_THREAD_SERIALIZED);
+}
+
+// A communicator for the messages of one transport. Waits until all ranks have come.
+Result<MPI_Comm> make_communicator(Env& env, Instant deadline) {
+  auto made = std::make_unique<MPI_Comm>(MPI_COMM_NULL);
+  MPI_Request request = MPI_REQUEST_NULL;
+  HOLDFAST_TRY(check_mpi(MPI_Comm_idup(MPI_COMM_WORLD, made.get(), &request),
+                         "MPI_Comm_idup"));
+  while (true) {
+    int done = 0;
+    HOLDFAST_TRY(check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test"));
+    if (done != 0) return *made;
+    if (env.now() >= deadline) break;
+    env.sleep_for(std::chrono::milliseconds(1));
+  }
+  // MPI writes to this memory if the other ranks come later.
+  static_cast<void>(made.release());
+  return timed_out("mpi: not all processes have started their transport in time");
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Transport>> start_mpi_transport(Env& env, Instant deadline,
+                                                       const MpiOptions& options) {
+  HOLDFAST_CHECK(options.most_bytes <= kMostBytes, "messages of {} bytes, limit {}",
+                 options.most_bytes, kMostBytes);
+  HOLDFAST_TRY(check_initialised());
+  int rank = 0, size = 0;
+  HOLDFAST_TRY(check_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank"));
+  HOLDFAST_TRY(check_mpi(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size"));
+  MPI_Comm communicator = HOLDFAST_TRY(make_communicator(env, deadline));
+  HOLDFAST_TRY(check_mpi(MPI_Comm_set_errhandler(communicator, MPI_ERRORS_RETURN),
+                         "MPI_Comm_set_errhandler"));
+  const MailboxLimits limits{
+      .queue = {static_cast<int64_t>(options.queue), options.queue_bytes},
+      .most_bytes = options.most_bytes};
+  auto mailbox = std::make_unique<Mailbox>(env, rank, size, limits);
+  for (int r = 0; r < size; ++r) mailbox->on_up(r);
+  mailbox->set_loop(std::make_unique<MpiLoop>(communicator, rank, size,
+                                              options.most_bytes, *mailbox));
+  return std::unique_ptr<Transport>(new MpiTransport(std::move(mailbox)));
+}
+
+}  // namespace holdfast
