@@ -160,7 +160,7 @@ struct Recovered {
   int64_t generation = 0;  // that the ranks are part of now
   int64_t step = 0;        // the step that goes on
   std::string outcome{};   // "forward", "back" or "go on" (decide.h), or "restart"
-  std::string rung{};      // where the state came from: "replica" or "disk"
+  std::string rung{};      // where the state came from: "replica", "memory" or "disk"
   std::string reason{};    // why it is not "replica"
   bool exact = false;      // every bit is that of a training in which nobody died
   int64_t steps_lost = 0;  // steps that are made again although they were committed

@@ -285,7 +285,7 @@ class Coordinator:
         if self._recovery is not None and self._recovery.is_restart:
             self._recovery.reach("started")
             if rank.number == 0:
-                self._recovery.resumed_at(message["step"])
+                self._recovery.resumed_at(message["step"], in_memory=message["in_memory"])
 
     def _said_committed(self, rank: Rank, message: dict[str, Any]) -> None:
         self._ranks.note_running(rank)

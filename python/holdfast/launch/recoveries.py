@@ -35,6 +35,7 @@ class Recovery:
         self.is_filled = False  # all ranks go on
         self.outcome = "restart" if reason else "go on"
         self.steps_lost = 0
+        self._rung = "disk" if reason else "replica"  # where the state came from
         self._bytes = 0
         self._inexact = ""
         self._reached: dict[str, float] = {}
@@ -49,9 +50,10 @@ class Recovery:
         self.step = told.get("step", self.step)
         self._inexact = self._inexact or next(iter(told.get("inexact") or ()), "")
 
-    def resumed_at(self, step: int) -> None:
-        """Notes where a restarted rank goes on."""
+    def resumed_at(self, step: int, *, in_memory: bool) -> None:
+        """Notes where a restarted rank goes on, and whether its state was left in memory."""
         self.steps_lost, self.step = max(0, self.step - step), step
+        self._rung = "memory" if in_memory else "disk"
 
     @property
     def is_restart(self) -> bool:
@@ -74,7 +76,7 @@ class Recovery:
         """The line for the user."""
         seconds = self.seconds()
         phases = " ".join(f"{name} {took:.2f}" for name, took in seconds.items())
-        how = "checkpoint" if self.is_restart else "replica"
+        how = "checkpoint" if self._rung == "disk" else self._rung
         exact = f"not exact: {self._inexact}" if self._inexact else "exact"
         lost = f"{self.steps_lost} step{'' if self.steps_lost == 1 else 's'} lost"
         return (f"step {self.step} goes on after {sum(seconds.values()):.1f} s: {how}, {exact}, "
@@ -84,6 +86,6 @@ class Recovery:
         """The fields of the event `recovered`."""
         seconds = self.seconds()
         return {"generation": self.generation, "step": self.step, "outcome": self.outcome,
-                "rung": "disk" if self.is_restart else "replica", "reason": self.reason,
+                "rung": self._rung, "reason": self.reason,
                 "exact": not self._inexact, "steps_lost": self.steps_lost, "bytes": self._bytes,
                 **{phase: seconds.get(phase, 0.0) for phase in PHASES}}

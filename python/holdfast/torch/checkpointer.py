@@ -244,7 +244,7 @@ class Checkpointer:
         self._run_is_checked = True
         return self._steps.take_over(step) + 1
 
-    def _resume(self, step: int | None, initial: str | PathLike[str] | None) -> int:
+    def _resume(self, step: int | None, initial: str | PathLike[str] | None) -> tuple[int, bool]:
         self._run_is_checked = True
         self._watch.restart()  # tensors are written to in a way that torch does not count
         self._values.before_resume()
@@ -257,14 +257,14 @@ class Checkpointer:
             self.report = resume.report
         self._messages.tell(start.sentence)
         if restored is None:
-            return 0
+            return 0, False
         if restored.in_memory:  # not durable, so close() saves it if no step follows
             self._steps.take_over(restored.step)
             self._changes.note(restored.step)
         else:
             self._steps.resumed(restored.step)
             self._durable.resumed(restored.step)
-        return restored.step + 1
+        return restored.step + 1, restored.in_memory
 
     def run(self, function: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
         """Makes a step: calls the function, and again if a rank dies before the update in it.

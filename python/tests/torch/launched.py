@@ -5,7 +5,8 @@
 When a rank comes to a step, it does WHAT there, in the middle of the step and once for each process
 that began the job: `stop` (SIGSTOP), `kill` (SIGKILL), `sleep` (for ever), `fail` (ValueError, every
 time), `other` (a collective call that the others do not make). RUN.pids has the process ids of all
-ranks, RUN.losses.R a line for each step of rank R, and RUN.end.R what it ends with.
+ranks, RUN.losses.R a line for each step of rank R, and RUN.end.R what it ends with. The environment
+variable HANDOVER names a folder in memory in which a job that stops leaves its state.
 """
 
 import hashlib
@@ -68,6 +69,7 @@ loader = holdfast.data.loader(torch.utils.data.TensorDataset(inputs, inputs.sum(
                               seed=1, epochs=None)
 torch.manual_seed(rank)
 ck = holdfast.Checkpointer(run, model=model, optimizer=optimizer, data=loader, every="1000 steps",
+                           handover=os.environ.get("HANDOVER", False),
                            writing=holdfast.Writing(space_reserve=0))
 with open(f"{run}.losses.{rank}", "a") as losses:
     for step, batch in zip(range(ck.resume(), steps), loader):

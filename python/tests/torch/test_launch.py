@@ -217,6 +217,21 @@ def test_a_step_that_fails_again_ends_the_job_and_loses_no_step(tmp_path, whole)
         assert [step for step, *_ in job.lines()] == list(range(12))
 
 
+def test_a_start_of_all_ranks_with_what_was_left_in_memory_is_told_as_such(tmp_path, whole):
+    memory = tmp_path / "memory"
+    memory.mkdir()
+    with Launch(tmp_path / "run", 12, ["1:4:fail"], variables={"HANDOVER": str(memory)}) as job:
+        code, said = job.end()
+        assert code == 1 and "stopped after step 3, which is left in memory" in said, said
+    with Launch(tmp_path / "run", 12, ["1:4:kill"], variables={"HANDOVER": str(memory)}) as job:
+        code, said = job.end()
+        assert code == 0, said
+        assert Path(f"{job.run}.end.0").read_text() == whole
+        (recovered,) = [one for one in job.events()["recovered"] if one["outcome"] == "restart"]
+    assert (recovered["rung"], recovered["step"], recovered["steps_lost"]) == ("memory", 4, 0)
+    assert re.search(r"step 4 goes on after [0-9.]+ s: memory, exact, 0 steps lost", said), said
+
+
 @pytest.mark.parametrize("arguments, words", [
     (["-n", "0", "train.py"], "-n 0; expected 1 or more"),
     (["missing.py"], "missing.py: no such file; expected a Python script"),

@@ -61,12 +61,15 @@ class Link:
         self._page[PAGE_STEP] = step
         self._stepped = time.monotonic_ns()
 
-    def note_start(self, step: int) -> None:
-        """Tells the launcher where the training of this process begins, once."""
+    def note_start(self, step: int, *, in_memory: bool = False) -> None:
+        """Tells the launcher where the training of this process begins, once.
+
+        `in_memory` says that its state was left in the memory of the hosts.
+        """
         if not self._has_told_start:
             self._has_told_start = True
             self.note_step(step)
-            self.say("resumed", step=step)
+            self.say("resumed", step=step, in_memory=in_memory)
 
     def note_commit(self) -> None:
         """Called after each update: tells the launcher of the first one in each generation."""

@@ -20,8 +20,8 @@ class PlainSteps:
 
     def serve(self, saves: Any, rejoin: Any, leave: Any) -> None: ...
 
-    def resume(self, resume: Callable[[], int], take_over: Callable[[int], int]) -> int:
-        return resume()
+    def resume(self, resume: Callable[[], tuple[int, bool]], take_over: Callable[[int], int]) -> int:
+        return resume()[0]
 
     def run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         return function(*args, **kwargs)

@@ -45,14 +45,17 @@ class Recovery:
         self._job = saves.live_job()
         self._link.events.write_to(self._job)
 
-    def resume(self, resume: Callable[[], int], take_over: Callable[[int], int]) -> int:
-        """Resumes from a checkpoint, or in the place of a lost rank. Returns the next step."""
+    def resume(self, resume: Callable[[], tuple[int, bool]], take_over: Callable[[int], int]) -> int:
+        """Resumes from a checkpoint, or in the place of a lost rank. Returns the next step.
+
+        `resume` returns the next step, and whether the state came from the memory of the hosts.
+        """
         if self._membership.is_replacement:
             return take_over(self._steps.take_over())
         with self._groups.unrecorded():
-            start = resume()
+            start, in_memory = resume()
         self._membership.trail.resumed(start - 1)
-        self._link.note_start(start)
+        self._link.note_start(start, in_memory=in_memory)
         return start
 
     def run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:

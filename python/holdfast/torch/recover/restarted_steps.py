@@ -32,9 +32,9 @@ class RestartedSteps(PlainSteps):
         self._side.link.events.write_to(self._job)
         self._side.link.say("plain", why=self._why, is_open=True)
 
-    def resume(self, resume: Callable[[], int], take_over: Callable[[int], int]) -> int:
-        start = resume()
-        self._side.link.note_start(start)
+    def resume(self, resume: Callable[[], tuple[int, bool]], take_over: Callable[[int], int]) -> int:
+        start, in_memory = resume()
+        self._side.link.note_start(start, in_memory=in_memory)
         return start
 
     def after_step(self, function: Callable[[int, Any], None], step: int, loss: Any) -> None:
