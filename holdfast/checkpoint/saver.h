@@ -114,6 +114,9 @@ struct SaverOptions {
   std::optional<Identity> identity{};
   SchedulerJob job{};
   Duration lease = std::chrono::minutes(2);
+  // The greatest epoch of this run that is known from elsewhere than the run directory
+  // and the tiers. The epoch of rank 0's ownership is greater than it.
+  int64_t known_epoch = 0;
   std::map<std::string, std::string> software{};  // name to version, for the manifest
   EventSink* events = nullptr;                    // must outlive the saver
 };

@@ -100,9 +100,9 @@ Result<Opened> own_run(Env& env, const Path& path, const SaverOptions& options) 
       options.identity.has_value()
           ? *options.identity
           : HOLDFAST_TRY(this_process(env, options.job.name, options.job.restart));
-  Owner owner = HOLDFAST_TRY(run.acquire(self, {.lease = options.lease,
-                                                .above = greatest_epoch(env, offers),
-                                                .events = options.events}));
+  const int64_t above = std::max(greatest_epoch(env, offers), options.known_epoch);
+  Owner owner = HOLDFAST_TRY(run.acquire(
+      self, {.lease = options.lease, .above = above, .events = options.events}));
   // A failed sweep is ignored: what crashes left takes space but does no harm.
   static_cast<void>(run.sweep(owner, {}));
   return Opened{.run = std::move(run), .owner = std::move(owner)};

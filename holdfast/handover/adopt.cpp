@@ -311,7 +311,13 @@ Result<RestoredState> adopt(const Ranks& ranks, const SharedPlace& place,
     here.step = found.manifest.step;
     here.tiers.clear();
     here.events = nullptr;  // events say that a step is durable
-    return restore(*ranks.env, place.path(), into, ranks.transport, here);
+    RestoredState restored = HOLDFAST_TRY(
+        restore(*ranks.env, place.path(), into, ranks.transport, here));
+    if (restored.manifest.attempt == found.manifest.attempt) return restored;
+    // It is damaged, and restore() has taken an older one of the same number. Whether
+    // that one is newer than those on disk is for the caller to decide.
+    return corrupt("{}: the newest step {} is damaged; expected it whole",
+                   place.path().native(), found.manifest.step);
   }
   return Adoption(ranks, place, survey, found, options).run(into);
 }

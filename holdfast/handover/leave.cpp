@@ -69,11 +69,11 @@ class Leaving {
     // A rank that has not heard the others does not know whether they have published.
     if (!left.ok() && !heard_all_) return left;
     if (!left.ok()) {
-      static_cast<void>(env_.remove_all(begun_));
-      if (!published_.empty()) static_cast<void>(env_.remove_all(published_));
+      static_cast<void>(place_.discard(begun_));
+      static_cast<void>(place_.discard(published_));
       return left;
     }
-    static_cast<void>(place_.remove_all_but(manifest_.attempt));
+    static_cast<void>(place_.remove_all_but(manifest_));
     return left;
   }
 

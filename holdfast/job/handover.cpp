@@ -1,5 +1,7 @@
 // Leaves the state of the job in the memory of its hosts, and takes what an earlier
 // process has left there.
+#include <algorithm>
+#include <chrono>
 #include <set>
 
 #include "holdfast/checkpoint/restore.h"
@@ -67,6 +69,7 @@ Result<Path> RunJob::hand_over(JobState job) {
   return left.folder;
 }
 
+// The newest step in memory that can be taken, if it is newer than those on disk.
 Result<std::optional<RestoredState>> RunJob::adopt_left(
     const StateFor& into, const RestoreOptions& options,
     std::vector<SkippedStep>& skipped) {
@@ -75,53 +78,49 @@ Result<std::optional<RestoredState>> RunJob::adopt_left(
        remove_old_places(env_, *options_.handover, place_->path())) {
     emit(warnings_, env_, OldPlaceRemoved{.folder = name});
   }
+  // A process that was killed while it left its state may have left a part of it. The
+  // survey comes after this on all ranks, so none of them has begun a step here.
+  static_cast<void>(place_->remove_attempts());
   const Survey survey = HOLDFAST_TRY(
       survey_memory(ranks(), *place_, options_.saver.timeout).within("handover"));
   for (const std::string& why : survey.refused) {
     skipped.push_back({place_->path().native(), denied("{}", why)});
   }
-  const std::optional<FoundStep> left =
-      HOLDFAST_TRY(choose_left(survey, options.step, skipped));
-  if (!left) return std::optional<RestoredState>();
-  has_left_ = true;
-  const Instant start = env_.now();
-  Result<RestoredState> adopted =
-      adopt(ranks(), *place_, survey, *left, into, options);
-  if (adopted.ok()) {
-    adopted->in_memory = true;
-    static_cast<void>(place_->remove_older(age_of(left->manifest)));
-    const std::set<std::string> hosts(survey.places.begin(), survey.places.end());
-    emit(warnings_, env_,
-         AdoptedFromMemory{.step = adopted->step,
-                           .bytes = adopted->needed,
-                           .hosts = std::ssize(hosts),
-                           .seconds = seconds_since(start)});
-    return std::optional(*std::move(adopted));
+  // What is not taken is older than the newest step on disk, or damaged. It goes when
+  // the next save is durable; without one, the next process looks at it again.
+  has_left_ = !survey.steps.empty();
+  for (const FoundStep& left : survey.steps) {
+    if (options.step && left.manifest.step != *options.step) continue;
+    if (HOLDFAST_TRY(agree_is_older(left, options.step))) break;
+    Result<RestoredState> taken = take_left(survey, left, into, options);
+    if (taken.ok()) return std::optional(*std::move(taken));
+    if (!passes_over(taken.error())) return taken.error();
+    skipped.push_back(passed_over(*place_, left, taken.error()));
   }
-  if (!passes_over(adopted.error())) return adopted.error();
-  skipped.push_back(passed_over(*place_, *left, adopted.error()));
   return std::optional<RestoredState>();
 }
 
-// The newest step in memory, if it is complete and newer than those on disk. Removes all
-// that is older.
-Result<std::optional<FoundStep>> RunJob::choose_left(
-    const Survey& survey, std::optional<int64_t> step,
-    std::vector<SkippedStep>& skipped) {
-  for (const FoundStep& left : survey.steps) {
-    if (step && left.manifest.step != *step) continue;
-    if (HOLDFAST_TRY(agree_is_older(left, step))) break;
-    if (!left.lost()) return std::optional(left);
+// Fails with kNotFound if a part of the step went with its host, and as adopt() does.
+Result<RestoredState> RunJob::take_left(const Survey& survey, const FoundStep& left,
+                                        const StateFor& into,
+                                        const RestoreOptions& options) {
+  if (left.lost()) {
     const std::string why = HOLDFAST_TRY(
         name_lost_box(ranks(), *place_, left, options_.saver.timeout));
-    skipped.push_back(passed_over(*place_, left, not_found("{}", why)));
+    return not_found("{}", why);
   }
-  // What is left is older than the newest step on disk, or has lost a part. It goes when
-  // the next save is durable; without one, the next process looks at it again.
-  has_left_ = !survey.steps.empty();
-  // A process that was killed while it left its state may have left a part of it.
-  if (!has_left_) static_cast<void>(place_->remove_attempts());
-  return std::optional<FoundStep>();
+  const Instant start = env_.now();
+  RestoredState adopted =
+      HOLDFAST_TRY(adopt(ranks(), *place_, survey, left, into, options));
+  adopted.in_memory = true;
+  static_cast<void>(place_->remove_older(age_of(left.manifest)));
+  const std::set<std::string> hosts(survey.places.begin(), survey.places.end());
+  emit(warnings_, env_,
+       AdoptedFromMemory{.step = adopted.step,
+                         .bytes = adopted.needed,
+                         .hosts = std::ssize(hosts),
+                         .seconds = seconds_since(start)});
+  return adopted;
 }
 
 // True if the run directory has a whole step that is newer.
@@ -190,6 +189,46 @@ void RunJob::forget_left() {
     if (newer.ok()) static_cast<void>(place_->remove_older(age_of(*newer)));
   }
   replaces_left_.reset();
+}
+
+// Removes what is in memory and not needed any more. Called before this job lets go of
+// the run, because the next job may leave its state there.
+void RunJob::clear_left(Instant deadline) {
+  if (!place_) return;
+  if (has_left_ && replaces_left_) {
+    saver_->settle();
+    static_cast<void>(replaces_left_->durable(deadline));
+  }
+  forget_left();
+  static_cast<void>(place_->remove_if_empty());
+}
+
+// The greatest epoch of the steps in the memory of all hosts; 0 if there is none. The
+// owner files of the run may be lost, or older than these steps if the run directory is
+// a copy that was put back. With a smaller epoch, what this job saves would be older than
+// what was left before. All ranks call it together.
+Result<int64_t> RunJob::greatest_left_epoch(const Path& run) const {
+  const Message own{.serial = left_epoch(run), .kind = "epoch"};
+  int64_t greatest = 0;
+  for (const Message& said : HOLDFAST_TRY(
+           say_and_hear(ranks(), own, options_.saver.timeout).within("open"))) {
+    greatest = std::max(greatest, said.serial);
+  }
+  return greatest;
+}
+
+// The same of this rank's host. What cannot be read now may be read later, so its epoch
+// counts as that of a run whose tiers cannot be read: the seconds since 1970.
+int64_t RunJob::left_epoch(const Path& run) const {
+  const Result<Run> opened = Run::open(env_, run);
+  if (!opened.ok()) return 0;  // it is new, or opening the saver fails
+  const SharedPlace place(env_, options_.handover.value_or(Path(kSharedMemory)), run,
+                          opened->id());
+  const Result<std::vector<Step>> left = place.steps();
+  if (left.ok()) return left->empty() ? 0 : left->front().manifest.epoch;
+  if (left.error().code() == ErrorCode::kDenied) return 0;  // it is somebody else's
+  const auto now = std::chrono::floor<std::chrono::seconds>(env_.wall_now());
+  return now.time_since_epoch().count();
 }
 
 }  // namespace holdfast

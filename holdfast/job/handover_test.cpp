@@ -1,62 +1,14 @@
-// A job that stops, and the next one that goes on with what is left in memory. Each host
-// is a folder of its own, as its /dev/shm would be.
+// A job that stops, and the next one that goes on with what is left in memory.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include <cstring>
-
-#include "holdfast/base/testing.h"
 #include "holdfast/env/env_wrapper.h"
 #include "holdfast/env/faulty_env.h"
-#include "holdfast/env/posix_env.h"
-#include "holdfast/job/job.h"
+#include "holdfast/job/handover_testing.h"
 #include "holdfast/store/shared_place.h"
-#include "holdfast/transport/local_transport.h"
-#include "holdfast/transport/transport_testing.h"
 
 namespace holdfast {
 namespace {
-
-constexpr int64_t kRows = 12, kColumns = 8;
-
-// What a rank of a world holds: some rows of "w", and "b", of which all ranks have a
-// replica. Ranks beyond the rows would hold nothing of "w".
-class RankState {
- public:
-  RankState(int rank, int world)
-      : first_(kRows * rank / world), last_(kRows * (rank + 1) / world) {
-    rows_.resize(static_cast<size_t>((last_ - first_) * kColumns));
-    bias_.resize(kColumns);
-  }
-
-  LocalPieces pieces() {
-    const Box rows{{first_, last_}, {0, kColumns}}, all{{0, kColumns}};
-    return std::vector<LocalPiece>{
-        make_piece({.name = "w", .dtype = Dtype::kF32, .shape = {kRows, kColumns}}, rows,
-                   std::as_writable_bytes(std::span(rows_)), Map::dense(rows, 4)),
-        make_piece({.name = "b", .dtype = Dtype::kF32, .shape = {kColumns}}, all,
-                   std::as_writable_bytes(std::span(bias_)), Map::dense(all, 4))};
-  }
-
-  void set(int64_t step) {
-    for (size_t i = 0; i < rows_.size(); ++i) rows_[i] = value(step, i);
-    for (size_t i = 0; i < bias_.size(); ++i) bias_[i] = static_cast<float>(step);
-  }
-  bool is(int64_t step) const {
-    for (size_t i = 0; i < rows_.size(); ++i) {
-      if (rows_[i] != value(step, i)) return false;
-    }
-    return bias_ == std::vector<float>(kColumns, static_cast<float>(step));
-  }
-
- private:
-  float value(int64_t step, size_t i) const {
-    return static_cast<float>(step * 1000 + first_ * kColumns) + static_cast<float>(i);
-  }
-
-  int64_t first_, last_;
-  std::vector<float> rows_, bias_;
-};
 
 // A host that has almost no free memory.
 class FullHostEnv : public EnvWrapper {
@@ -70,110 +22,6 @@ class FullHostEnv : public EnvWrapper {
 
  private:
   const Path meminfo_;
-};
-
-class Handover : public ::testing::Test {
- protected:
-  using Body = std::function<void(int rank, Job& job, RankState& state)>;
-
-  Path host(int number) const {
-    return temp_.path() / fmt::format("host-{}", number);
-  }
-  Path run() const { return temp_.path() / run_name_; }
-  // The one place that a host has.
-  Path place(int number) const {
-    for (const auto& entry : std::filesystem::directory_iterator(host(number))) {
-      return entry.path();
-    }
-    return {};
-  }
-  bool is_empty(int number) const { return place(number).empty(); }
-
-  // Runs a job with one rank for each entry, which says the host that the rank is on.
-  void job_on(const std::vector<int>& hosts, const Body& body) {
-    LocalNetwork network(*env_, static_cast<int>(hosts.size()));
-    on_ranks(static_cast<int>(hosts.size()), [&](int rank) {
-      const Path memory = host(hosts[static_cast<size_t>(rank)]);
-      std::filesystem::create_directories(memory);
-      JobOptions options{.signals = false, .handover = memory};
-      options.saver.space_reserve = reserve_;
-      options.saver.timeout = std::chrono::seconds(20);
-      Transport* const transport = hosts.size() > 1 ? &network.endpoint(rank) : nullptr;
-      const Result<std::unique_ptr<Job>> job =
-          Job::open(*used_, run(), transport, options);
-      ASSERT_OK(job);
-      RankState state(rank, static_cast<int>(hosts.size()));
-      body(rank, **job, state);
-      EXPECT_OK((*job)->close());
-    });
-  }
-
-  // Saves step 1 to disk, and leaves step 2 in memory.
-  void save_and_leave(const std::vector<int>& hosts) {
-    job_on(hosts, [](int rank, Job& job, RankState& state) {
-      state.set(1);
-      const Result<SaveHandle> handle = job.save({.step = 1, .pieces = state.pieces()});
-      ASSERT_OK(handle);
-      job.settle();
-      ASSERT_OK(handle->durable());
-      state.set(2);
-      ASSERT_OK(job.hand_over(
-          {.step = 2,
-           .pieces = state.pieces(),
-           .objects = {.of_all = Object(Object::Value(std::string("all"))),
-                       .of_rank = Object(Object::Value(int64_t{rank}))}}));
-    });
-  }
-
-  // Leaves step 2 in memory, and nothing on disk.
-  void only_leave(const std::vector<int>& hosts) {
-    job_on(hosts, [](int, Job& job, RankState& state) {
-      state.set(2);
-      ASSERT_OK(job.hand_over({.step = 2, .pieces = state.pieces()}));
-    });
-  }
-
-  // Changes a byte of the shard of rank 1.
-  void damage_shard(int number) {
-    const Path shard = place(number) / "step-00000002" / "rank-0001.safetensors";
-    Bytes bytes = env_->read_file(shard).value();
-    bytes.back() ^= std::byte{1};
-    ASSERT_OK(env_->write_file(shard, bytes));
-  }
-
-  // Expects that all ranks fail to resume, also when they try again.
-  void expect_none_is_whole(const std::vector<int>& hosts) {
-    for (int again = 0; again < 2; ++again) {
-      job_on(hosts, [&](int, Job& job, RankState& state) {
-        const Result<RestoredState> restored = job.resume(state.pieces());
-        EXPECT_ERROR(restored, ErrorCode::kCorrupt);
-        if (restored.ok()) return;
-        EXPECT_NE(restored.error().message().find("no step is whole; the newest, "),
-                  std::string::npos)
-            << restored.error().message();
-      });
-    }
-  }
-
-  // Resumes, and returns what rank 0 was told.
-  RestoredState resume(const std::vector<int>& hosts, int64_t step) {
-    RestoredState told;
-    job_on(hosts, [&](int rank, Job& job, RankState& state) {
-      Result<RestoredState> restored = job.resume(state.pieces());
-      ASSERT_OK(restored);
-      EXPECT_EQ(restored->step, step);
-      EXPECT_TRUE(state.is(step)) << "rank " << rank;
-      EXPECT_EQ(restored->in_memory, step == 2);
-      if (rank == 0) told = *std::move(restored);
-    });
-    return told;
-  }
-
-  std::unique_ptr<Env> env_ = make_posix_env();
-  Env* used_ = env_.get();  // by jobs
-  TempFolder temp_;
-  int64_t reserve_ = 0;
-  std::string run_name_ = "run";
 };
 
 // Makes a place look as if nobody had used it for some days.
@@ -375,10 +223,7 @@ TEST_F(Handover, OldPlacesAreRemovedAndOthersStay) {
   const Path other = host(0) / "holdfast-other";
   std::filesystem::copy(own, other, std::filesystem::copy_options::recursive);
   ASSERT_EQ(::chmod(other.c_str(), 0700), 0);
-  std::string record = env_->read_text(own / "place.json").value();
-  const size_t boot = record.find("\"boot\": \"") + 9;
-  record[boot] = record[boot] == 'x' ? 'y' : 'x';
-  ASSERT_OK(env_->write_file(other / "place.json", bytes_of(record)));
+  change_boot(other);
   EXPECT_EQ(remove_old_places(*env_, host(0), {}), std::vector<std::string>{other});
   EXPECT_TRUE(std::filesystem::exists(own));
   std::filesystem::remove_all(run());  // the run itself is gone, or only moved away
@@ -449,6 +294,109 @@ TEST_F(Handover, AStepOnDiskThatCannotBeReadNowIsNotDamaged) {
   });
   used_ = env_.get();
   EXPECT_TRUE(resume({0}, 3).skipped.empty());
+}
+
+TEST_F(Handover, TheMemoryIsClearedBeforeTheRunIsReleased) {
+  save_and_leave({0});
+  FaultyEnv logged(*env_);
+  used_ = &logged;
+  go_on_and_save({0});
+  EXPECT_TRUE(is_empty(0));
+  std::ptrdiff_t in_memory = 0, of_owner = 0;
+  const std::vector<Call> log = logged.log();
+  for (std::ptrdiff_t i = 0; i < std::ssize(log); ++i) {
+    const Path& path = log[static_cast<size_t>(i)].path;
+    if (path.native().starts_with(host(0).native())) in_memory = i;
+    if (path.filename().native().starts_with("owner")) of_owner = i;
+  }
+  EXPECT_LT(0, in_memory);
+  EXPECT_LT(in_memory, of_owner);
+}
+
+TEST_F(Handover, WithoutOwnerFilesASaveIsStillNewerThanWhatWasLeft) {
+  save_and_leave({0});
+  leave_again({0});
+  leave_again({0});  // in epoch 3, which no step on disk has
+  lose_owner_files();
+  go_on_and_save({0});
+  EXPECT_TRUE(is_empty(0)) << "what was left counts as newer";
+  EXPECT_TRUE(resume({0}, 3).skipped.empty());
+}
+
+TEST_F(Handover, WithoutOwnerFilesTheEpochsInTheMemoryOfAllHostsCount) {
+  save_and_leave({1});
+  leave_again({1});
+  leave_again({1});
+  lose_owner_files();
+  go_on_and_save({0, 1});
+  EXPECT_TRUE(resume({0, 1}, 3).skipped.empty());
+}
+
+TEST_F(Handover, WithoutOwnerFilesAJobThatDoesNotTakeItIsNewer) {
+  save_and_leave({0});
+  leave_again({0});
+  leave_again({0});
+  lose_owner_files();
+  FaultyEnv faulty(*env_);
+  faulty.fail_file(Op::kOpen, place(0) / "step-00000002" / kManifestName,
+                   ErrorCode::kUnsupported);
+  used_ = &faulty;
+  go_on_and_save({0});
+  used_ = env_.get();
+  EXPECT_TRUE(resume({0}, 3).skipped.empty());
+}
+
+TEST_F(Handover, ACopyOfTheRunDoesNotTakeWhatTheRunHasLeft) {
+  save_and_leave({0});
+  std::filesystem::copy(run(), temp_.path() / "copy",
+                        std::filesystem::copy_options::recursive);
+  run_name_ = "copy";
+  const RestoredState told = resume({0}, 1);
+  ASSERT_EQ(told.skipped.size(), 1u);
+  EXPECT_EQ(told.skipped[0].error.code(), ErrorCode::kDenied);
+  job_on({0}, [](int, Job& job, RankState& state) {
+    EXPECT_ERROR(job.hand_over({.step = 2, .pieces = state.pieces()}),
+                 ErrorCode::kDenied);
+  });
+  run_name_ = "run";
+  EXPECT_TRUE(resume({0}, 2).skipped.empty());
+}
+
+TEST_F(Handover, TheStateOfAnotherBootIsRemoved) {
+  save_and_leave({0});
+  change_boot(place(0));
+  EXPECT_TRUE(resume({0}, 1).skipped.empty());
+  EXPECT_TRUE(is_empty(0));
+}
+
+TEST_F(Handover, TheStateOfAnotherBootIsNotThereAfterAFailedHandover) {
+  save_and_leave({0});
+  change_boot(place(0));
+  reserve_ = int64_t{1} << 60;
+  job_on({0}, [](int, Job& job, RankState& state) {
+    EXPECT_ERROR(job.hand_over({.step = 3, .pieces = state.pieces()}),
+                 ErrorCode::kNoSpace);
+  });
+  EXPECT_TRUE(resume({0}, 1).skipped.empty());
+}
+
+TEST_F(Handover, AnOlderStateIsTakenIfTheNewestIsDamaged) {
+  save_and_leave({0, 1});
+  for (const int number : {0, 1}) {
+    std::filesystem::rename(place(number) / "step-00000002",
+                            temp_.path() / fmt::format("kept-{}", number));
+  }
+  job_on({0, 1}, [](int, Job& job, RankState& state) {
+    ASSERT_OK(job.resume(state.pieces()));
+    ASSERT_OK(job.hand_over({.step = 4, .pieces = state.pieces()}));
+  });
+  for (const int number : {0, 1}) {
+    std::filesystem::rename(temp_.path() / fmt::format("kept-{}", number),
+                            place(number) / "step-00000002");
+  }
+  const Path shard = place(1) / "step-00000004" / "rank-0001.safetensors";
+  ASSERT_OK(env_->write_file(shard, Bytes(std::filesystem::file_size(shard))));
+  EXPECT_EQ(resume({0, 1}, 2).skipped.size(), 1u);
 }
 
 TEST_F(Handover, ATrainingThatIsNewSeesTheMemoryOfAllHosts) {

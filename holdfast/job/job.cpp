@@ -122,7 +122,9 @@ Result<std::unique_ptr<Job>> Job::open(Env& env, const Path& run, Transport* tra
 
 Result<void> RunJob::open_run(const Path& run) {
   HOLDFAST_TRY(fetch(run));
-  saver_ = HOLDFAST_TRY(Saver::open(env_, run, transport_, options_.saver));
+  SaverOptions options = options_.saver;
+  options.known_epoch = HOLDFAST_TRY(greatest_left_epoch(run));
+  saver_ = HOLDFAST_TRY(Saver::open(env_, run, transport_, std::move(options)));
   if (options_.handover) place_.emplace(env_, *options_.handover, run, saver_->run_id());
   const bool joined = HOLDFAST_TRY(meet_ranks(false));
   emit(warnings_, env_, JobOpened{.joined = joined});
@@ -441,10 +443,12 @@ Result<void> RunJob::await_capture(Instant deadline) {
 
 Result<void> RunJob::close(Instant deadline) {
   doing_ = "close()";
+  clear_left(deadline);
   return let_go(saver_->close(deadline), true);
 }
 
 Result<void> RunJob::close_alone(Instant deadline, bool orderly) {
+  clear_left(deadline);
   return let_go(saver_->close_alone(deadline), orderly);
 }
 
@@ -452,8 +456,6 @@ Result<void> RunJob::close_alone(Instant deadline, bool orderly) {
 // came too late for a step to stop at, it now does what it does by default. After a
 // timeout saves are still under way, so the handlers stay.
 Result<void> RunJob::let_go(Result<void> closed, bool orderly) {
-  forget_left();
-  if (place_) static_cast<void>(place_->remove_if_empty());
   if (closed.ok() && orderly) emit(warnings_, env_, JobClosed{});
   if (!closed.ok() && closed.error().code() == ErrorCode::kTimeout) return closed;
   const std::optional<int> late =

@@ -47,6 +47,7 @@ Result<void> RunJob::rejoin() {
     HOLDFAST_TRY(ranks_.tell_all({.serial = kFetchSerial, .kind = "fetch"},
                                  options_.saver.timeout));
   }
+  static_cast<void>(HOLDFAST_TRY(greatest_left_epoch(saver_->run())));
   HOLDFAST_TRY(saver_->rejoin());
   static_cast<void>(HOLDFAST_TRY(meet_ranks(true)));
   dropped_saves_ = false;

@@ -84,12 +84,14 @@ class RunJob : public Job {
   Result<std::optional<RestoredState>> adopt_left(const StateFor& into,
                                                   const RestoreOptions& options,
                                                   std::vector<SkippedStep>& skipped);
-  Result<std::optional<FoundStep>> choose_left(const Survey& survey,
-                                               std::optional<int64_t> step,
-                                               std::vector<SkippedStep>& skipped);
+  Result<RestoredState> take_left(const Survey& survey, const FoundStep& left,
+                                  const StateFor& into, const RestoreOptions& options);
   Result<bool> is_older(const Manifest& left, std::optional<int64_t> step) const;
   Result<bool> agree_is_older(const FoundStep& left, std::optional<int64_t> step);
+  Result<int64_t> greatest_left_epoch(const Path& run) const;
+  int64_t left_epoch(const Path& run) const;
   void forget_left();
+  void clear_left(Instant deadline);
   void warn_of_left(const Result<RestoredState>& restored);
   double seconds_since(Instant start) const {
     return std::chrono::duration<double>(env_.now() - start).count();

@@ -113,12 +113,37 @@ bool is_run_gone(Env& env, const PlaceRecord& place) {
   });
 }
 
-bool is_old(Env& env, const Path& place, const std::string& boot) {
+bool is_old(Env& env, const Path& place, const std::string& boot, bool own) {
   if (!check_own(place).ok()) return false;
   const Result<PlaceRecord> record = read_place(env, place);
   if (!record.ok()) return false;  // it may be one that is being made
   if (!record->boot.empty() && record->boot != boot) return true;
-  return is_unused(place) && is_run_gone(env, *record);
+  return !own && is_unused(place) && is_run_gone(env, *record);
+}
+
+// Fails with kDenied if the place belongs to another run directory that has the same id:
+// `run` is a copy of that one. A run that was renamed or moved is not where it was. If in
+// doubt it was moved.
+Result<void> check_not_copy(Env& env, const Path& place, const PlaceRecord& record,
+                            const Path& run) {
+  if (record.run == run.native() || is_object_path(record.run)) return {};
+  const std::string there = folder_number(env, record.run);
+  const std::string here = folder_number(env, run);
+  if (there.empty() || here.empty() || there == here) return {};
+  const Result<Run> other = Run::open(env, record.run);
+  if (!other.ok() || other->id() != record.id) return {};
+  return denied("{}: belongs to the run in {}; expected {}, which is a copy of it",
+                place.native(), record.run, run.native());
+}
+
+bool is_damaged(const Error& error) {
+  return error.code() == ErrorCode::kCorrupt || is_missing(error);
+}
+
+bool has_step(const std::vector<std::string>& names) {
+  return std::ranges::any_of(names, [](const std::string& name) {
+    return parse_step_name(name) || parse_attempt_name(name);
+  });
 }
 
 }  // namespace
@@ -149,6 +174,11 @@ Result<void> SharedPlace::make() const {
                            .run = run_.native(),
                            .folder = folder_number(env_, folder_of(run_)),
                            .id = id_};
+  if (const Result<PlaceRecord> before = read_place(env_, path_); before.ok()) {
+    HOLDFAST_TRY(check_not_copy(env_, path_, *before, run_));
+    // Otherwise the new record would make them steps of this boot.
+    if (before->boot != record.boot) HOLDFAST_TRY(remove_all_steps());
+  }
   return env_.replace_file(path_ / kPlaceFile, encode_place(record));
 }
 
@@ -171,6 +201,7 @@ Result<std::vector<Step>> SharedPlace::steps() const {
   HOLDFAST_TRY(record);
   HOLDFAST_TRY(run);
   if (record->boot != HOLDFAST_TRY(boot_of(env_))) return std::vector<Step>();
+  HOLDFAST_TRY(check_not_copy(env_, path_, *record, run_));
   if (run->id() != id_) {
     return corrupt("{}: is of the run {}; expected {}", path_.native(), run->id(), id_);
   }
@@ -215,17 +246,31 @@ Result<Path> SharedPlace::publish(const Path& begun, const Manifest& manifest,
 }
 
 // Takes the name of a step from it first, so that a process that is killed meanwhile
-// leaves no half of a step.
+// leaves no half of a step, and one that is about to publish it fails.
 Result<void> SharedPlace::remove(const std::string& name) const {
   Path folder = path_ / name;
-  if (const std::optional<StepName> step = parse_step_name(name)) {
-    const AttemptName attempt{.step = step->step, .attempt = env_.random64()};
-    const Result<void> renamed = env_.rename_new(folder, path_ / attempt.text());
+  const std::optional<StepName> step = parse_step_name(name);
+  const std::optional<AttemptName> attempt = parse_attempt_name(name);
+  if (step || attempt) {
+    const AttemptName taken{.step = step ? step->step : attempt->step,
+                            .attempt = env_.random64()};
+    const Result<void> renamed = env_.rename_new(folder, path_ / taken.text());
     if (!renamed.ok() && is_missing(renamed.error())) return {};  // another rank did it
     HOLDFAST_TRY(renamed);
-    folder = path_ / attempt.text();
+    folder = path_ / taken.text();
   }
   return env_.remove_all(folder);
+}
+
+Result<void> SharedPlace::discard(const Path& folder) const {
+  return folder.empty() ? Result<void>() : remove(folder.filename().native());
+}
+
+Result<void> SharedPlace::remove_all_steps() const {
+  for (const std::string& name : HOLDFAST_TRY(names())) {
+    if (has_step({name})) HOLDFAST_TRY(remove(name));
+  }
+  return {};
 }
 
 Result<void> SharedPlace::remove_older(const std::pair<int64_t, int64_t>& age) const {
@@ -244,30 +289,41 @@ Result<void> SharedPlace::remove_attempts() const {
   return {};
 }
 
-Result<void> SharedPlace::remove_all_but(uint64_t attempt) const {
+Result<void> SharedPlace::remove_all_but(const Manifest& newest) const {
   for (const std::string& name : HOLDFAST_TRY(names())) {
     if (name == kPlaceFile || name == kRunFile) continue;
     const Result<Manifest> manifest = read_manifest(env_, path_ / name);
-    const bool stays =
-        manifest.ok() ? manifest->attempt == attempt : cannot_tell(manifest.error());
+    // A step that cannot be read may be the newest.
+    const bool stays = manifest.ok() ? manifest->attempt == newest.attempt ||
+                                           age_of(*manifest) > age_of(newest)
+                                     : !is_damaged(manifest.error());
     if (!stays || !parse_step_name(name)) HOLDFAST_TRY(remove(name));
   }
   return {};
 }
 
+// Takes the name from the place first, and looks again: another process, whose files are
+// found by this name, may have put a step into it since the first look.
 Result<void> SharedPlace::remove_if_empty() const {
-  const std::vector<std::string> there = HOLDFAST_TRY(names());
-  const bool has_step = std::ranges::any_of(there, [](const std::string& name) {
-    return parse_step_name(name) || parse_attempt_name(name);
-  });
-  return there.empty() || has_step ? Result<void>() : env_.remove_all(path_);
+  if (has_step(HOLDFAST_TRY(names()))) return {};
+  Path taken = path_;
+  taken += fmt::format(".{}.tmp", hex64(env_.random64()));
+  const Result<void> renamed = env_.rename_new(path_, taken);
+  if (!renamed.ok() && is_missing(renamed.error())) return {};  // another rank did it
+  HOLDFAST_TRY(renamed);
+  if (has_step(HOLDFAST_TRY(env_.list(taken)))) return env_.rename_new(taken, path_);
+  return env_.remove_all(taken);
 }
 
-// What is in the place. Empty if there is no place.
+// What is in the place. Empty if there is no place. Fails with kDenied if it is not for
+// this run, so that nothing of it is removed.
 Result<std::vector<std::string>> SharedPlace::names() const {
   const Result<void> own = check_own(path_);
   if (!own.ok() && is_missing(own.error())) return std::vector<std::string>();
   HOLDFAST_TRY(own);
+  if (const Result<PlaceRecord> record = read_place(env_, path_); record.ok()) {
+    HOLDFAST_TRY(check_not_copy(env_, path_, *record, run_));
+  }
   return env_.list(path_);
 }
 
@@ -278,8 +334,8 @@ std::vector<std::string> remove_old_places(Env& env, const Path& memory,
   const Result<std::string> boot = boot_of(env);
   if (!names.ok() || !boot.ok()) return removed;
   for (const std::string& name : *names) {
-    if (!name.starts_with(kPrefix) || memory / name == own) continue;
-    if (!is_old(env, memory / name, *boot)) continue;
+    if (!name.starts_with(kPrefix)) continue;
+    if (!is_old(env, memory / name, *boot, memory / name == own)) continue;
     if (dry_run || env.remove_all(memory / name).ok()) {
       removed.push_back((memory / name).native());
     }

@@ -9,7 +9,8 @@
 //
 // Everybody may make folders in /dev/shm, so a place is used only if it is a folder of
 // this user that nobody else may enter. A place goes with the host: it survives the
-// process, not the machine.
+// process, not the machine. A copy of a run directory has the id of the original, so it
+// may not use the place as long as the original is there.
 #pragma once
 
 #include <map>
@@ -37,15 +38,15 @@ class SharedPlace {
   const Path& path() const { return path_; }
 
   // Makes the place if it is not there. Several ranks may do it at once. Fails with
-  // kDenied if the folder of that name is not this user's own, and with kNotFound if
-  // there is no `memory`.
+  // kDenied if the folder of that name is not this user's own, or the place of another
+  // run directory with the same id, and with kNotFound if there is no `memory`.
   Result<void> make() const;
   // Text that is equal for two processes if they see the same place: the boot of the
   // machine and the folder. kNotFound if there is no place; fails as make() does.
   Result<std::string> identity() const;
   // The steps in it, newest first. Empty if there is no place, or one of another boot.
-  // Fails if a step cannot be read, and with kDenied if the place is not this user's own:
-  // what cannot be read may still be there.
+  // Fails if a step cannot be read, and with kDenied as make() does: what cannot be read
+  // may still be there.
   Result<std::vector<Step>> steps() const;
   // How many bytes of shards fit into it now.
   Result<int64_t> free_bytes() const;
@@ -62,14 +63,19 @@ class SharedPlace {
   // Removes what processes that were killed have left of steps. Only for the owner of the
   // run, as another one may be about to leave a step.
   Result<void> remove_attempts() const;
-  // Removes all but the step of this attempt, which is the newest.
-  Result<void> remove_all_but(uint64_t attempt) const;
-  // Removes the place if no step is in it.
+  // Removes all but the step of this manifest and those that are newer, which another
+  // owner of the run has left.
+  Result<void> remove_all_but(const Manifest& newest) const;
+  // Removes the folder of a step, published or not. It succeeds if it is not there.
+  Result<void> discard(const Path& folder) const;
+  // Removes the place if no step is in it. If another process puts a step into it
+  // meanwhile, the place stays.
   Result<void> remove_if_empty() const;
 
  private:
   Result<std::vector<std::string>> names() const;
   Result<void> remove(const std::string& name) const;
+  Result<void> remove_all_steps() const;
   Result<void> write_all(const Path& folder, const Manifest& manifest,
                          const SmallFiles& files) const;
 
@@ -83,7 +89,7 @@ class SharedPlace {
 // Removes places in `memory` that no job can use any more: of another boot, or of a run
 // that is not there any more although the folder that it was in is, if nobody has used
 // the place for a day. Returns their names. With `dry_run` it only tells them. The place
-// `own` stays, and those that are not this user's own.
+// `own` goes only if it is of another boot, and those that are not this user's own stay.
 std::vector<std::string> remove_old_places(Env& env, const Path& memory,
                                            const Path& own, bool dry_run = false);
 
