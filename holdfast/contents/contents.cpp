@@ -1,10 +1,11 @@
 // Reads boxes of tensors from files, whatever the strides in the file and in memory
-// are.
+// are, and whether the tensors lie in chunks.
 #include "holdfast/contents/contents.h"
 
 #include <algorithm>
 #include <array>
 
+#include "holdfast/contents/chunked_source.h"
 #include "holdfast/env/source_sink.h"
 #include "holdfast/state/strided.h"
 
@@ -146,10 +147,6 @@ class BoxReader {
  private:
   // Reads the parts of the box that this slice has and that were not read before.
   Result<void> read_slice(const Slice& slice) {
-    const Layout& layout = contents_.collection.layout();
-    const int64_t element = bytes_of(contents_.collection.tensor(tensor_).dtype);
-    const Map map = layout.map(slice.first, element);
-    CopyReader reader(*contents_.sources[layout.holder(slice.first)], memory_, window_);
     std::vector<Box> left;
     for (const Box& part : missing_) {
       const auto hit = intersect(part, slice.box);
@@ -157,13 +154,27 @@ class BoxReader {
         left.push_back(part);
         continue;
       }
-      HOLDFAST_TRY(
-          reader.read(plan_copy(map.narrowed(slice.box, *hit),
-                                into_.narrowed(box_, *hit), hit->shape(), element)));
+      HOLDFAST_TRY(read_part_of(slice, *hit));
       std::ranges::copy(subtract(part, *hit), std::back_inserter(left));
     }
     missing_ = std::move(left);
     return {};
+  }
+
+  Result<void> read_part_of(const Slice& slice, const Box& part) {
+    const Layout& layout = contents_.collection.layout();
+    const Tensor& tensor = contents_.collection.tensor(tensor_);
+    const int64_t element = bytes_of(tensor.dtype);
+    const Map map = layout.map(slice.first, element);
+    const Map to = into_.narrowed(box_, part);
+    const Source& source = *contents_.sources[layout.holder(slice.first)];
+    const auto* chunked = dynamic_cast<const ChunkedSource*>(&source);
+    if (chunked != nullptr && slice.box == Box::whole(tensor.shape) &&
+        chunked->has_chunks(map.offset)) {
+      return chunked->read_chunks(map.offset, part, to, memory_);
+    }
+    return CopyReader(source, memory_, window_)
+        .read(plan_copy(map.narrowed(slice.box, part), to, part.shape(), element));
   }
 
   const Contents& contents_;

@@ -12,6 +12,7 @@ using tests::CountingSource;
 using tests::Dice;
 using tests::Memories;
 using tests::Memory;
+using tests::random_box;
 
 // Random tensors, cut into boxes and stored in random ways over several files.
 struct Scattered {
@@ -33,15 +34,6 @@ Scattered scatter(Dice& dice) {
         std::make_shared<MemorySource>("file", std::move(bytes)));
   }
   return made;
-}
-
-Box random_box(Dice& dice, const Shape& shape) {
-  Box box = Box::whole(shape);
-  for (int k = 0; k < shape.rank(); ++k) {
-    const int64_t lo = dice.below(shape[k] + 1);
-    box = box.with(k, {lo, lo + dice.below(shape[k] - lo + 1)});
-  }
-  return box;
 }
 
 // Reads a box element by element, only with the maps of the layout.

@@ -1,5 +1,5 @@
-// For tests: contents in memory with random values, sources that count reads, and a
-// comparison of contents by name.
+// For tests: contents in memory with random values, boxes of them, sources that count
+// reads, and a comparison of contents by name.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -62,6 +62,16 @@ inline void expect_same_tensors(const Contents& seen, const Contents& want) {
     EXPECT_TRUE(canonical_bytes(seen, *found) == canonical_bytes(want, t))
         << tensor.name;
   }
+}
+
+// A box of any size, also an empty one.
+inline Box random_box(Dice& dice, const Shape& shape) {
+  Box box = Box::whole(shape);
+  for (int k = 0; k < shape.rank(); ++k) {
+    const int64_t lo = dice.below(shape[k] + 1);
+    box = box.with(k, {lo, lo + dice.below(shape[k] - lo + 1)});
+  }
+  return box;
 }
 
 // Passes reads on and counts them.

@@ -201,17 +201,28 @@ Result<void> DecodedSource::read_elements(const Region& region, int64_t first,
   const int64_t last = first + std::ssize(into) / element;
   for (const Box& box : flat_range(Box::whole(dataset.shape), first, last)) {
     const auto bytes = static_cast<size_t>(box.elements() * element);
-    HOLDFAST_TRY(read_box_of(region, box, into.first(bytes)));
+    const Map dense = Map::dense(box, element);
+    HOLDFAST_TRY(read_box_of(region, box, dense, into.first(bytes)));
     into = into.subspan(bytes);
   }
   return {};
 }
 
+bool DecodedSource::has_chunks(int64_t offset) const {
+  const auto found = regions_.find(offset);
+  return found != regions_.end() &&
+         found->second.dataset->storage == Storage::kChunked;
+}
+
+Result<void> DecodedSource::read_chunks(int64_t offset, const Box& box, const Map& into,
+                                        ByteSpan memory) const {
+  return read_box_of(regions_.at(offset), box, into, memory);
+}
+
 Result<void> DecodedSource::read_box_of(const Region& region, const Box& box,
-                                        ByteSpan into) const {
+                                        const Map& target, ByteSpan into) const {
   const Dataset& dataset = *region.dataset;
   const int64_t element = dataset.element_bytes();
-  const Map target = Map::dense(box, element);
   const std::vector<Grid> grid = chunks_in(dataset, box);
   // Each chunk has bytes of its own in `into`, so threads do not meet there.
   const auto read_one = [&](size_t i) -> Result<void> {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "holdfast/base/mutex.h"
+#include "holdfast/contents/chunked_source.h"
 #include "holdfast/hdf5/dataset_internal.h"
 
 namespace holdfast::hdf5 {
@@ -38,7 +39,7 @@ class ChunkCache {
 // Decodes one chunk. Chunks that are not there have the fill value.
 Result<Bytes> read_chunk(const Source& source, const Dataset& dataset, int64_t number);
 
-class DecodedSource : public Source {
+class DecodedSource : public ChunkedSource {
  public:
   // `file` are the bytes of the file. `plain` are the same with big-endian datasets
   // swapped, at the same offsets.
@@ -47,6 +48,9 @@ class DecodedSource : public Source {
 
   const std::string& name() const override { return file_->name(); }
   int64_t size() const override { return size_; }
+  bool has_chunks(int64_t offset) const override;
+  Result<void> read_chunks(int64_t offset, const Box& box, const Map& into,
+                           ByteSpan memory) const override;
 
   // Puts the elements of a dataset behind those that are there, and returns where they
   // begin. Fails with kCorrupt at more than 2^63 bytes. Not for several threads.
@@ -71,7 +75,9 @@ class DecodedSource : public Source {
 
   Result<void> read_region(const Region& region, int64_t offset, ByteSpan into) const;
   Result<void> read_elements(const Region& region, int64_t first, ByteSpan into) const;
-  Result<void> read_box_of(const Region& region, const Box& box, ByteSpan into) const;
+  // Reads a box of a chunked dataset. `target` says where its elements go in `into`.
+  Result<void> read_box_of(const Region& region, const Box& box, const Map& target,
+                           ByteSpan into) const;
   Result<std::shared_ptr<const Bytes>> decoded(const Region& region,
                                                int64_t number) const;
 
