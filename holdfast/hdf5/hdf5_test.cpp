@@ -385,5 +385,50 @@ TEST(Hdf5InteropTest, H5pyReadsWhatWeWroteAndPatched) {
 }
 #endif
 
+// The text that h5dump prints about a file.
+std::string dumped(const Path& path) {
+  const Path out = path.native() + ".dump";
+  const std::string command =
+      fmt::format("h5dump '{}' >'{}'", path.native(), out.native());
+  EXPECT_EQ(std::system(command.c_str()), 0) << path;
+  return make_posix_env()->read_text(out).value();
+}
+
+// h5dump reads files with HDF5's own library, in the version that the system has.
+TEST(Hdf5InteropTest, H5dumpReadsWhatWeWroteAndPatched) {
+  if (std::system("command -v h5dump >/dev/null") != 0) {
+    GTEST_SKIP() << "h5dump is not installed (Debian: hdf5-tools)";
+  }
+  const TempFolder folder;
+  const auto env = make_posix_env();
+  const Path many = folder.path() / "many.h5", few = folder.path() / "few.h5";
+  ASSERT_OK(env->write_file(many, written(many_tensors())));
+  const std::string text = dumped(many);
+  for (const char* name : {"DATASET \"layer 0\"", "DATASET \"layer 599\"",
+                           "GROUP \"dtypes\"", "DATASET \"C128\""}) {
+    EXPECT_NE(text.find(name), text.npos) << name;
+  }
+  const std::vector<Tensor> tensors{{.name = "a/b", .dtype = Dtype::kU8, .shape = {4}}};
+  const Contents numbers = tests::contents_with(
+      tensors, {{std::byte{1}, std::byte{2}, std::byte{3}, std::byte{4}}});
+  ASSERT_OK(env->write_file(few, written(numbers)));
+  EXPECT_NE(dumped(few).find("(0): 1, 2, 3, 4"), std::string::npos);
+  const std::vector<Flip> flips{{"a/b", 2, {std::byte{128}}}};
+  const auto patch = plan_patch_hdf5(*env, few, flips, Checksums::kConsistent);
+  ASSERT_OK(patch);
+  ASSERT_OK(apply_patch(*env, *patch));
+  EXPECT_NE(dumped(few).find("(0): 1, 2, 131, 4"), std::string::npos);
+  tests::Dice dice(7);
+  for (const char* name : {"older.h5", "newer.h5"}) {
+    const Path path = folder.path() / name;
+    ASSERT_OK(env->write_file(path, env->read_file(kFixtures / name).value()));
+    const auto all = random_flips(open_path(path).value(), dice);
+    const auto changed = plan_patch_hdf5(*env, path, all, Checksums::kConsistent);
+    ASSERT_OK(changed);
+    ASSERT_OK(apply_patch(*env, *changed));
+    EXPECT_NE(dumped(path).find("DATASET \"packed\""), std::string::npos);
+  }
+}
+
 }  // namespace
 }  // namespace holdfast::hdf5_test
