@@ -28,6 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -369,21 +370,6 @@ def parameters_of(model: nn.Module, step: int) -> dict[str, torch.Tensor]:
             for name, layer in model.named_children()}  # fmt: skip
 
 
-class Log:
-    """Writes JSON lines, unless it has no path. Python's NaN and Infinity stay as they are."""
-
-    def __init__(self, path: str | None) -> None:
-        self._file = open(path, "w") if path else None
-
-    def write(self, **line: float) -> None:
-        if self._file:
-            self._file.write(json.dumps(line) + "\n")
-
-    def close(self) -> None:
-        if self._file:
-            self._file.close()
-
-
 def train(args: argparse.Namespace, ranks: Alone, checkpoint: str | None, log: str | None,
           state: str | None) -> float:
     """Trains from a checkpoint, or from the beginning. Returns the final accuracy on rank 0."""
@@ -392,21 +378,19 @@ def train(args: argparse.Namespace, ranks: Alone, checkpoint: str | None, log: s
     wrapped, optimizer = ranks.distribute(model, make_optimizer(args, model))
     begin = load(checkpoint, model, optimizer, args.device) if checkpoint else 0
     first = ranks.rank == 0
-    lines, kept = Log(log if first else None), {}
-    lines.write(step=0, accuracy=accuracy_of(model, args.device) if first else 0.0)
-    right = 0.0
-    for step in range(1, args.steps + 1):
-        loss = ranks.mean(update(args, ranks, wrapped, optimizer, begin + step - 1)).item()
-        if step == args.steps or (step in STATES and state):
-            ranks.complete(model)
-        if step in STATES and state and first:
-            kept |= parameters_of(model, step)
-        if step < args.steps:
-            lines.write(step=step, loss=loss)
-        else:
-            right = accuracy_of(model, args.device) if first else 0.0
-            lines.write(step=step, loss=loss, accuracy=right)
-    lines.close()
+    right, kept = accuracy_of(model, args.device) if first else 0.0, {}
+    with open(log if log and first else os.devnull, "w") as lines:
+        print(json.dumps({"step": 0, "accuracy": right}), file=lines)
+        for step in range(1, args.steps + 1):
+            loss = ranks.mean(update(args, ranks, wrapped, optimizer, begin + step - 1)).item()
+            line = {"step": step, "loss": loss}  # Python's NaN and Infinity stay as they are
+            if step == args.steps or (step in STATES and state):
+                ranks.complete(model)
+            if step in STATES and state and first:
+                kept |= parameters_of(model, step)
+            if step == args.steps and first:
+                right = line["accuracy"] = accuracy_of(model, args.device)
+            print(json.dumps(line), file=lines)
     if state and first:
         torch.save(kept, state)
     if args.save and first:
@@ -461,38 +445,35 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--serve", action="store_true",
                         help="serve the trials of holdfast campaign run --serve")
     args = parser.parse_args()
-    if args.steps < 1 or args.batch < 1:
-        parser.error("--steps and --batch: expected at least 1")
-    if args.device == "cuda" and (args.launcher != "none" or not torch.cuda.is_available()):
-        parser.error("--device cuda: expected a GPU, and a job of one process")
-    if args.serve and args.save:
-        parser.error("--serve and --save: expected only one of them")
-    if args.ranks is not None and (args.ranks < 1 or args.launcher == "none"):
-        parser.error("--ranks: expected at least 1, and --launcher ddp, horovod or pipeline")
-    if issubclass(LAUNCHERS[args.launcher], Ddp) and args.ranks is None and "RANK" not in os.environ:
-        parser.error(f"--launcher {args.launcher}: there is no RANK; expected --ranks, or a start by "
-                     "torchrun")
-    check_pipeline(parser, args)
-    samples = len(read_digits()[0]) - TESTED
-    if args.batch > samples:
-        parser.error(f"--batch: {args.batch}; expected at most {samples}, the training set")
+    for fault in faults_of(args):
+        parser.error(fault)
     return args
 
 
-def check_pipeline(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+def faults_of(args: argparse.Namespace) -> Iterator[str]:
+    """What is wrong with the options, a sentence each."""
+    samples = len(read_digits()[0]) - TESTED
+    if args.steps < 1 or not 1 <= args.batch <= samples:
+        yield f"--steps and --batch: expected at least 1, and a batch of at most {samples} samples"
+    if args.device == "cuda" and (args.launcher != "none" or not torch.cuda.is_available()):
+        yield "--device cuda: expected a GPU, and a job of one process"
+    if args.serve and args.save:
+        yield "--serve and --save: expected only one of them"
+    if args.ranks is not None and (args.ranks < 1 or args.launcher == "none"):
+        yield "--ranks: expected at least 1, and --launcher ddp, horovod or pipeline"
+    if issubclass(LAUNCHERS[args.launcher], Ddp) and args.ranks is None and "RANK" not in os.environ:
+        yield f"--launcher {args.launcher}: there is no RANK; expected --ranks, or a start by torchrun"
     if args.launcher != "pipeline":
         return
     if args.model != "digits":
-        parser.error(f"--launcher pipeline: --model {args.model}; expected digits")
+        yield f"--launcher pipeline: --model {args.model}; expected digits"
     if args.save:
-        parser.error("--save and --launcher pipeline: no rank has the whole optimizer; expected only "
-                     "one of them")
+        yield "--save and --launcher pipeline: no rank has the whole optimizer; expected only one of them"
     ranks = args.ranks or int(os.environ["WORLD_SIZE"])
     if ranks != 2:
-        parser.error(f"--launcher pipeline: {ranks} ranks; expected 2, one for each stage")
+        yield f"--launcher pipeline: {ranks} ranks; expected 2, one for each stage"
     if args.microbatches < 1 or args.batch % args.microbatches:
-        parser.error(f"--microbatches: {args.microbatches}; expected a divisor of --batch, which is "
-                     f"{args.batch}")
+        yield f"--microbatches: {args.microbatches}; expected a divisor of --batch, which is {args.batch}"
 
 
 LAUNCHERS = {"none": Alone, "ddp": Ddp, "horovod": Horovod, "pipeline": Pipeline}
