@@ -83,6 +83,7 @@ class FixtureRun {
     path_ = folder ? Path("files") : "files" / fixture.path.filename();
     for (const auto& file : fixture.files) {
       files_[("files" / file.filename()).native()] = disk->read_file(file).value();
+      EXPECT_LE(std::filesystem::file_size(file), 64u << 10) << "a fixture is small";
     }
     put(env_);
   }
