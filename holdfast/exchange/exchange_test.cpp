@@ -5,7 +5,6 @@
 #include <pthread.h>
 #include <rapidcheck/gtest.h>
 
-#include "holdfast/device/device_testing.h"
 #include "holdfast/env/memory_env.h"
 #include "holdfast/exchange/live_state_testing.h"
 #include "holdfast/memory/piece_description.h"
@@ -339,108 +338,6 @@ TEST_F(ExchangeTest, AnEmptyStateAndALonelyRankAreFine) {
   const std::vector<Tensor> tensors{tensor_of("w", {4, 4}), tensor_of("empty", {0, 3})};
   LiveState alone(replicas(tensors, 1), replicas(tensors, 1), Topology::uniform(1));
   for (const auto& outcome : run(alone)) EXPECT_OK(outcome);
-}
-
-TEST_F(ExchangeTest, ADeviceIsCutAgainInsideAndBetweenRanks) {
-  // Two ranks hold halves of the columns on a device each, and shall hold halves of the
-  // rows; the third one gets a replica of the upper half.
-  const Tensor tensor = tensor_of("w", {80, 1000});
-  RankLayout before({tensor}, 3), after({tensor}, 3);
-  before.put(0, Box{{0, 80}, {0, 500}}, 0);
-  before.put(0, Box{{0, 80}, {500, 1000}}, 1);
-  after.put(0, Box{{0, 40}, {0, 1000}}, 0);
-  after.put(0, Box{{40, 80}, {0, 1000}}, 1);
-  after.put(0, Box{{0, 40}, {0, 1000}}, 2);
-  for (const ExchangeMode mode : {ExchangeMode::kShadow, ExchangeMode::kWindowed}) {
-    for (const CarrierCase& way : all_carriers()) {
-      LiveState state(before.build(), after.build(), Topology::uniform(1));
-      FakeCuda cuda;
-      const auto device = Device::open(cuda, 0).value();
-      LocalNetwork network(*env_, 3);
-      on_ranks(3, [&](int rank) {
-        const auto r = static_cast<size_t>(rank);
-        DeviceStorage storage(*device);
-        ExchangeTask task = state.task_of(rank);
-        for (LocalPiece& piece : task.old.edit()) {
-          const ByteSpan memory = cuda.new_tensor(piece.memory.size());
-          std::ranges::copy(piece.memory, memory.begin());
-          piece.memory = memory;
-          piece.device = device.get();
-        }
-        ExchangeOptions options = way.options;
-        options.mode = mode;
-        const auto outcome =
-            exchange(*env_, network.endpoint(rank), task, storage, options);
-        EXPECT_OK(outcome);
-        cuda.run_all();
-        EXPECT_TRUE(outcome.ok() && state.is_right(r, *outcome));
-      });
-    }
-  }
-}
-
-// Training still works on the old pieces when the call is made. A seal of what they were
-// before would not be that of what is moved.
-TEST_F(ExchangeTest, OldPiecesOfADeviceAreSealedAfterTheWorkOfTheCallersStream) {
-  RankLayout before({tensor_of("w", {300})}, 2), after({tensor_of("w", {300})}, 2);
-  before.put(0, Box{{0, 300}}, 0);
-  after.put(0, Box{{0, 300}}, 1);
-  LiveState state(before.build(), after.build(), Topology::uniform(1));
-  std::ranges::fill(state.values[0], std::byte{7});
-  FakeCuda cuda(First::kOurs);
-  const auto device = Device::open(cuda, 0).value();
-  const CudaStream stream = cuda.new_stream();
-  LocalNetwork network(*env_, 2);
-  on_ranks(2, [&](int rank) {
-    DeviceStorage storage(*device);
-    ExchangeTask task = state.task_of(rank);
-    for (LocalPiece& piece : task.old.edit()) {
-      piece.memory = cuda.new_tensor(piece.memory.size());
-      piece.device = device.get();
-      cuda.set(stream, piece.memory, std::byte{7});
-    }
-    const auto outcome =
-        exchange(*env_, network.endpoint(rank), task, storage, {.stream = stream});
-    EXPECT_OK(outcome);
-    cuda.run_all();
-    EXPECT_TRUE(outcome.ok() && state.is_right(static_cast<size_t>(rank), *outcome));
-  });
-}
-
-// Old memory has other bytes as soon as it is released.
-class OverwrittenStorage : public DeviceStorage {
- public:
-  using DeviceStorage::DeviceStorage;
-  void release(const LocalPiece& old) override {
-    std::ranges::fill(old.memory, std::byte{0x5a});
-  }
-};
-
-TEST_F(ExchangeTest, OldPiecesOfADeviceAreReleasedAfterTheirCopies) {
-  const std::vector<Tensor> tensors{tensor_of("w", {300}), tensor_of("v", {500, 3})};
-  RankLayout before(tensors, 2), after(tensors, 2);
-  for (TensorId t = 0; t < 2; ++t) {
-    before.put(t, Box::whole(tensors[t].shape), 0);
-    after.put(t, Box::whole(tensors[t].shape), 1);
-  }
-  LiveState state(before.build(), after.build(), Topology::uniform(1));
-  FakeCuda cuda;
-  const auto device = Device::open(cuda, 0).value();
-  LocalNetwork network(*env_, 2);
-  on_ranks(2, [&](int rank) {
-    OverwrittenStorage storage(*device);
-    ExchangeTask task = state.task_of(rank);
-    for (LocalPiece& piece : task.old.edit()) {
-      const ByteSpan memory = cuda.new_tensor(piece.memory.size());
-      std::ranges::copy(piece.memory, memory.begin());
-      piece.memory = memory;
-      piece.device = device.get();
-    }
-    const auto outcome = exchange(*env_, network.endpoint(rank), task, storage,
-                                  {.mode = ExchangeMode::kWindowed});
-    EXPECT_OK(outcome);
-    EXPECT_TRUE(outcome.ok() && state.is_right(static_cast<size_t>(rank), *outcome));
-  });
 }
 
 // From the first new piece on, the system has no room for the stack of a thread.
