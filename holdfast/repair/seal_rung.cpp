@@ -1,7 +1,6 @@
 #include "holdfast/repair/seal_rung.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "holdfast/base/crc32c.h"
 #include "holdfast/shard/chunk_reader.h"
@@ -12,37 +11,16 @@
 namespace holdfast {
 namespace {
 
-constexpr int64_t kWord = 4;
 constexpr int64_t kSealWindow = int64_t{4} << 20;
 // The greatest probability with which other damage may pass for one flipped bit.
 constexpr double kMostOdds = 1e-3;
 
 size_t as_size(int64_t n) { return static_cast<size_t>(n); }
 
-// The place of a corner of the box among the elements of the tensor.
-int64_t corner(const Shape& shape, const Box& box, bool last) {
-  int64_t place = 0;
-  for (int k = 0; k < shape.rank(); ++k) {
-    place = place * shape[k] + (last ? box[k].hi - 1 : box[k].lo);
-  }
-  return place;
-}
-
 void add_change(Seal& seal, const Seal& before, const Seal& after) {
   for (size_t j = 0; j < seal.lanes.size(); ++j) {
     seal.lanes[j] += after.lanes[j] - before.lanes[j];
   }
-}
-
-// Where the byte of a tensor, counted in canonical order, is in the stream of a piece;
-// nullopt if the piece does not have it.
-std::optional<int64_t> place_of_byte(const PieceThere& piece, int64_t byte) {
-  const Tensor& tensor = *piece.tensor;
-  const int64_t size = bytes_of(tensor.dtype);
-  if (byte / size >= tensor.shape.elements()) return std::nullopt;
-  const auto place = place_in_box(tensor.shape, piece.piece->box, byte / size);
-  if (!place) return std::nullopt;
-  return *place * size + byte % size;
 }
 
 std::string hex_of(std::byte byte) { return to_hex(ByteView(&byte, 1)); }
@@ -92,19 +70,16 @@ Result<SealMend> SealRung::mend_word(const PieceThere& piece) {
   const Tensor& tensor = *piece.tensor;
   const int64_t size = bytes_of(tensor.dtype);
   const Box& box = piece.piece->box;
-  const auto first = static_cast<uint64_t>(corner(tensor.shape, box, false) * size / kWord);
-  const auto last = static_cast<uint64_t>(
-      ((corner(tensor.shape, box, true) + 1) * size - 1) / kWord);
   const Error several =
       corrupt("more than one word of {} differs from what was sealed", tensor.name);
   const Seal seen = HOLDFAST_TRY(seal_now(piece));
-  const auto changed = find_changed_word(piece.piece->seal, seen, first, last + 1);
+  const auto changed = find_changed_word(piece.piece->seal, seen, tensor.shape,
+                                         tensor.dtype, box);
   if (!changed) return several;
-  std::array<std::byte, kWord> now{}, before{};
-  std::array<std::optional<int64_t>, kWord> places;
+  const WordPlaces places =
+      places_of_word(tensor.shape, tensor.dtype, box, changed->word);
+  std::array<std::byte, 4> now{}, before{};
   for (size_t k = 0; k < now.size(); ++k) {
-    places[k] = place_of_byte(
-        piece, static_cast<int64_t>(changed->word) * kWord + static_cast<int64_t>(k));
     if (!places[k]) continue;
     HOLDFAST_TRY(
         file_.read(piece.piece->offset + *places[k], ByteSpan(now).subspan(k, 1)));
@@ -129,10 +104,8 @@ Result<SealMend> SealRung::mend_word(const PieceThere& piece) {
     if (inside >= 0 && inside < size) bytes[as_size(inside)] = one.right;
   }
   const ElementBits good = element_bits(bytes);
-  const int64_t element =
-      (static_cast<int64_t>(changed->word) * kWord +
-       std::countr_zero(load_little_endian<uint32_t>(now) ^ *word) / 8) /
-      size;
+  const int64_t element = first_changed_element(
+      tensor.dtype, changed->word, load_little_endian<uint32_t>(now), *word);
   mend.what = fmt::format("{} {} {}: {}, by its seal", tensor.name,
                           index_text(tensor.shape, element),
                           bits_in_words(difference(bad, good)),

@@ -2,14 +2,17 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 
 #include "holdfast/base/checked.h"
+#include "holdfast/state/element.h"
 #include "holdfast/state/seal_kernel.h"
 
 namespace holdfast {
 namespace {
 
 constexpr uint64_t kWordRange = uint64_t{1} << 32;
+constexpr int64_t kWordBytes = 4;
 
 // The inverse of an odd number modulo 2^64. Newton's step doubles the number of bits
 // that are right; an odd number is its own inverse modulo 2^3.
@@ -36,6 +39,15 @@ uint64_t block_factor(uint64_t lane, uint64_t block) {
 
 // True if the number, as a signed one, is a difference of two words.
 bool is_difference(uint64_t d) { return d + (kWordRange - 1) <= 2 * (kWordRange - 1); }
+
+// The place of a corner of the box among the elements of the tensor.
+int64_t corner(const Shape& shape, const Box& box, bool last) {
+  int64_t place = 0;
+  for (int k = 0; k < shape.rank(); ++k) {
+    place = place * shape[k] + (last ? box[k].hi - 1 : box[k].lo);
+  }
+  return place;
+}
 
 // Looks for the word in one block of words after the other.
 class Search {
@@ -87,6 +99,37 @@ std::optional<ChangedWord> find_changed_word(const Seal& sealed, const Seal& see
 
 std::optional<ChangedWord> find_changed_word(const Seal& sealed, const Seal& seen) {
   return find_changed_word(sealed, seen, 0, divide_up(seen.bytes, uint64_t{4}));
+}
+
+std::optional<ChangedWord> find_changed_word(const Seal& sealed, const Seal& seen,
+                                             const Shape& shape, Dtype dtype,
+                                             const Box& box) {
+  const int64_t size = bytes_of(dtype);
+  const int64_t first = corner(shape, box, false) * size;
+  const int64_t last = (corner(shape, box, true) + 1) * size - 1;
+  return find_changed_word(sealed, seen, static_cast<uint64_t>(first / kWordBytes),
+                           static_cast<uint64_t>(last / kWordBytes + 1));
+}
+
+WordPlaces places_of_word(const Shape& shape, Dtype dtype, const Box& box,
+                          uint64_t word) {
+  const int64_t size = bytes_of(dtype);
+  WordPlaces places;
+  for (size_t k = 0; k < places.size(); ++k) {
+    const int64_t byte =
+        static_cast<int64_t>(word) * kWordBytes + static_cast<int64_t>(k);
+    if (byte / size >= shape.elements()) break;
+    const auto place = place_in_box(shape, box, byte / size);
+    if (place) places[k] = *place * size + byte % size;
+  }
+  return places;
+}
+
+int64_t first_changed_element(Dtype dtype, uint64_t word, uint32_t now,
+                              uint32_t before) {
+  const int64_t byte =
+      static_cast<int64_t>(word) * kWordBytes + std::countr_zero(now ^ before) / 8;
+  return byte / bytes_of(dtype);
 }
 
 std::optional<uint32_t> word_before(const ChangedWord& changed, uint32_t now) {

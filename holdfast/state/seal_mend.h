@@ -20,6 +20,7 @@
 // run on any thread.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 
@@ -44,9 +45,25 @@ std::optional<ChangedWord> find_changed_word(const Seal& sealed, const Seal& see
 
 // The same for a whole tensor.
 std::optional<ChangedWord> find_changed_word(const Seal& sealed, const Seal& seen);
+// The same for a box of a tensor.
+std::optional<ChangedWord> find_changed_word(const Seal& sealed, const Seal& seen,
+                                             const Shape& shape, Dtype dtype,
+                                             const Box& box);
+
+// Where a box has the bytes of a word: their places in the stream of the box
+// (box_stream.h). Bytes that the box does not have are nullopt. They count as 0 in the
+// seal of the box.
+using WordPlaces = std::array<std::optional<int64_t>, 4>;
+WordPlaces places_of_word(const Shape& shape, Dtype dtype, const Box& box,
+                          uint64_t word);
 
 // The word as it was, given the word as it is now. Returns nullopt if the result would
 // be no word: then more than this word was damaged.
 std::optional<uint32_t> word_before(const ChangedWord& changed, uint32_t now);
+
+// The place in the tensor of the first element that differs, if the word `word` is `now`
+// and was `before`.
+int64_t first_changed_element(Dtype dtype, uint64_t word, uint32_t now,
+                              uint32_t before);
 
 }  // namespace holdfast
