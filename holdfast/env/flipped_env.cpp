@@ -1,19 +1,15 @@
 #include "holdfast/env/flipped_env.h"
 
+#include "holdfast/env/file_wrapper.h"
+
 namespace holdfast {
 
 // A file opened to read.
-class FlippedEnv::OpenFile : public File {
+class FlippedEnv::OpenFile : public FileWrapper {
  public:
-  OpenFile(FlippedEnv& env, OpenOptions options, std::unique_ptr<File> inner)
-      : File(inner->path(), options), env_(env), inner_(std::move(inner)) {}
+  OpenFile(FlippedEnv& env, std::unique_ptr<File> inner)
+      : FileWrapper(std::move(inner)), env_(env) {}
   ~OpenFile() override { static_cast<void>(drain()); }
-
-  Result<int64_t> size() override { return inner_->size(); }
-  Result<void> allocate(int64_t) override { return refuse(); }
-  Result<void> truncate(int64_t) override { return refuse(); }
-  Result<void> sync() override { return inner_->sync(); }
-  Result<void> sync_data() override { return inner_->sync_data(); }
 
  protected:
   Result<size_t> read_some(int64_t offset, ByteSpan into) override {
@@ -24,22 +20,15 @@ class FlippedEnv::OpenFile : public File {
     }
     return count;
   }
-  Result<size_t> write_some(int64_t, ByteView) override { return refuse(); }
-  Result<size_t> append_some(ByteView) override { return refuse(); }
-  Result<void> close_handle() override { return inner_->close(); }
 
  private:
-  Error refuse() const { return invalid("{}: opened to read only", path().native()); }
-
   FlippedEnv& env_;
-  const std::unique_ptr<File> inner_;
 };
 
 Result<std::unique_ptr<File>> FlippedEnv::open(const Path& path, OpenOptions options) {
   auto file = HOLDFAST_TRY(inner_.open(path, options));
   if (options.mode != OpenMode::kRead || path != byte_.path) return file;
-  return std::unique_ptr<File>(
-      std::make_unique<OpenFile>(*this, options, std::move(file)));
+  return std::unique_ptr<File>(std::make_unique<OpenFile>(*this, std::move(file)));
 }
 
 }  // namespace holdfast

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "holdfast/env/env_wrapper.h"
+#include "holdfast/env/file_wrapper.h"
 #include "holdfast/formats/format.h"
 
 namespace holdfast::tests {
@@ -30,21 +31,14 @@ class ZeroSource : public Source {
 };
 
 // Leaves holes where long runs of zeros are written.
-class SparseFile : public File {
+class SparseFile : public FileWrapper {
  public:
-  SparseFile(std::unique_ptr<File> inner, OpenOptions options)
-      : File(inner->path(), options), inner_(std::move(inner)) {}
+  using FileWrapper::FileWrapper;
+  ~SparseFile() override { (void)drain(); }
 
-  Result<int64_t> size() override { return inner_->size(); }
   Result<void> allocate(int64_t) override { return {}; }
-  Result<void> truncate(int64_t size) override { return inner_->truncate(size); }
-  Result<void> sync() override { return inner_->sync(); }
-  Result<void> sync_data() override { return inner_->sync_data(); }
 
  protected:
-  Result<size_t> read_some(int64_t offset, ByteSpan into) override {
-    return inner_->read_at(offset, into);
-  }
   Result<size_t> write_some(int64_t offset, ByteView bytes) override {
     const bool zeros =
         bytes.size() >= 4096 && bytes[0] == std::byte{0} &&
@@ -53,11 +47,6 @@ class SparseFile : public File {
                        : inner_->write_at(offset, bytes));
     return bytes.size();
   }
-  Result<size_t> append_some(ByteView) override { return unsupported("append"); }
-  Result<void> close_handle() override { return inner_->close(); }
-
- private:
-  const std::unique_ptr<File> inner_;
 };
 
 // New files that are written from front to back are sparse.
@@ -67,8 +56,7 @@ class SparseEnv : public EnvWrapper {
   Result<std::unique_ptr<File>> open(const Path& path, OpenOptions options) override {
     auto file = HOLDFAST_TRY(inner_.open(path, options));
     if (options.mode != OpenMode::kCreate) return file;
-    return std::unique_ptr<File>(
-        std::make_unique<SparseFile>(std::move(file), options));
+    return std::unique_ptr<File>(std::make_unique<SparseFile>(std::move(file)));
   }
 };
 
