@@ -13,6 +13,7 @@ void bind_object(nb::module_& m);
 void bind_array(nb::module_& m);
 void bind_checkpoint(nb::module_& m);
 void bind_files(nb::module_& m);
+void bind_pieces(nb::module_& m);
 void bind_job(nb::module_& m);
 void bind_recovery(nb::module_& m);
 void bind_transport(nb::module_& m);
@@ -57,6 +58,7 @@ NB_MODULE(_native, m) {
   bind_checkpoint(m);
   bind_files(m);
   bind_transport(m);
+  bind_pieces(m);
   bind_job(m);
   bind_recovery(m);
   bind_exchange(m);
