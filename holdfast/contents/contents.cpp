@@ -310,4 +310,14 @@ Result<void> CanonicalStream::check_at_end() const {
   return end ? check_digests(contents_, tensor_, true) : Result<void>();
 }
 
+std::string to_string(const Damage& damage) {
+  if (damage.chunk < 0) return fmt::format("{}: {}", damage.file, damage.what);
+  std::string names;
+  for (const std::string& name : damage.tensors) {
+    names += (names.empty() ? "; " : ", ") + name;
+  }
+  return fmt::format("{}: chunk {} (bytes {} to {}{}) {}", damage.file, damage.chunk,
+                     damage.offset, damage.offset + damage.bytes, names, damage.what);
+}
+
 }  // namespace holdfast

@@ -26,7 +26,6 @@
 
 #include "holdfast/contents/assembled.h"
 #include "holdfast/contents/contents.h"
-#include "holdfast/contents/damage.h"
 #include "holdfast/contents/patch.h"
 #include "holdfast/env/env.h"
 #include "holdfast/env/source_sink.h"

@@ -8,7 +8,6 @@
 #include <string>
 
 #include "holdfast/contents/contents.h"
-#include "holdfast/contents/damage.h"
 #include "holdfast/contents/patch.h"
 #include "holdfast/env/source_sink.h"
 

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "holdfast/contents/contents.h"
-#include "holdfast/contents/damage.h"
 #include "holdfast/contents/patch.h"
 #include "holdfast/env/env.h"
 

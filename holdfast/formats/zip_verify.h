@@ -3,7 +3,6 @@
 
 #include "holdfast/archive/zip_reader.h"
 #include "holdfast/contents/contents.h"
-#include "holdfast/contents/damage.h"
 
 namespace holdfast {
 

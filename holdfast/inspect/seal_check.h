@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "holdfast/contents/contents.h"
-#include "holdfast/contents/damage.h"
 #include "holdfast/state/element.h"
 #include "holdfast/store/seal_file.h"
 

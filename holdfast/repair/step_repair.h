@@ -26,7 +26,7 @@
 #include <string>
 #include <vector>
 
-#include "holdfast/contents/damage.h"
+#include "holdfast/contents/contents.h"
 #include "holdfast/repair/copy_source.h"
 
 namespace holdfast {

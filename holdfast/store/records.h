@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "holdfast/base/result.h"
-#include "holdfast/contents/damage.h"
+#include "holdfast/contents/contents.h"
 #include "holdfast/env/env.h"
 
 namespace holdfast {

@@ -20,7 +20,6 @@
 #include <string_view>
 
 #include "holdfast/contents/contents.h"
-#include "holdfast/contents/damage.h"
 #include "holdfast/contents/patch.h"
 #include "holdfast/env/env.h"
 

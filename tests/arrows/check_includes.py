@@ -10,7 +10,7 @@ a wrong path cannot pass.
 
 CMake writes the public file, too, with one public header on each line. Public headers are
 installed, so they may include only each other, and so may the programs in examples/cpp. With
-holdfast/holdfast.h, which includes them all, there may be at most 26.
+holdfast/holdfast.h, which includes them all, there may be at most 25.
 """
 
 import collections
@@ -21,7 +21,7 @@ from pathlib import Path
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
 SUFFIXES = {".h", ".cpp"}
 MOST_FILES = 50
-MOST_PUBLIC = 26
+MOST_PUBLIC = 25
 UMBRELLA = "holdfast/holdfast.h"
 TEST = re.compile(r"(_test\.cpp|_fuzz\.cpp|testing\.h)$")
 
