@@ -169,7 +169,9 @@ class BoxReader {
     const Map to = into_.narrowed(box_, part);
     const Source& source = *contents_.sources[layout.holder(slice.first)];
     const auto* chunked = dynamic_cast<const ChunkedSource*>(&source);
+    // Chunks are known of a dataset as it lies in the file, so not of a transposed tensor.
     if (chunked != nullptr && slice.box == Box::whole(tensor.shape) &&
+        map == Map::dense(slice.box, element, map.offset) &&
         chunked->has_chunks(map.offset)) {
       return chunked->read_chunks(map.offset, part, to, memory_);
     }

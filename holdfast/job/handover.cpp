@@ -206,9 +206,9 @@ void RunJob::clear_left(Instant deadline) {
 // The greatest epoch of the steps in the memory of all hosts; 0 if there is none. The
 // owner files of the run may be lost, or older than these steps if the run directory is
 // a copy that was put back. With a smaller epoch, what this job saves would be older than
-// what was left before. All ranks call it together.
-Result<int64_t> RunJob::greatest_left_epoch(const Path& run) const {
-  const Message own{.serial = left_epoch(run), .kind = "epoch"};
+// what was left before. All ranks call it together, each with that of its own host.
+Result<int64_t> RunJob::greatest_left_epoch(int64_t of_host) const {
+  const Message own{.serial = of_host, .kind = "epoch"};
   int64_t greatest = 0;
   for (const Message& said : HOLDFAST_TRY(
            say_and_hear(ranks(), own, options_.saver.timeout).within("open"))) {
@@ -218,17 +218,18 @@ Result<int64_t> RunJob::greatest_left_epoch(const Path& run) const {
 }
 
 // The same of this rank's host. What cannot be read now may be read later, so its epoch
-// counts as that of a run whose tiers cannot be read: the seconds since 1970.
+// counts as that of a run whose tiers cannot be read: the seconds since 1970. So does what
+// belongs to a copy of this run, which may be taken for this run when one of them is moved.
 int64_t RunJob::left_epoch(const Path& run) const {
+  const auto now = std::chrono::floor<std::chrono::seconds>(env_.wall_now());
+  const int64_t unknown = now.time_since_epoch().count();
   const Result<Run> opened = Run::open(env_, run);
-  if (!opened.ok()) return 0;  // it is new, or opening the saver fails
+  if (!opened.ok()) return is_missing(opened.error()) ? 0 : unknown;
   const SharedPlace place(env_, options_.handover.value_or(Path(kSharedMemory)), run,
                           opened->id());
   const Result<std::vector<Step>> left = place.steps();
-  if (left.ok()) return left->empty() ? 0 : left->front().manifest.epoch;
-  if (left.error().code() == ErrorCode::kDenied) return 0;  // it is somebody else's
-  const auto now = std::chrono::floor<std::chrono::seconds>(env_.wall_now());
-  return now.time_since_epoch().count();
+  if (!left.ok()) return unknown;
+  return left->empty() ? 0 : left->front().manifest.epoch;
 }
 
 }  // namespace holdfast

@@ -362,6 +362,32 @@ TEST_F(Handover, ACopyOfTheRunDoesNotTakeWhatTheRunHasLeft) {
   EXPECT_TRUE(resume({0}, 2).skipped.empty());
 }
 
+TEST_F(Handover, ACopyOfTheRunDoesNotTakeItWhenTheRunIsRemoved) {
+  save_and_leave({0});
+  std::filesystem::copy(run(), temp_.path() / "copy",
+                        std::filesystem::copy_options::recursive);
+  leave_again({0});
+  leave_again({0});
+  run_name_ = "copy";
+  go_on_and_save({0});
+  std::filesystem::remove_all(temp_.path() / "run");
+  resume({0}, 3);
+}
+
+TEST_F(Handover, ARunOnStorageThatDoesNotAnswerIsNotTakenForOneThatWasMoved) {
+  save_and_leave({0});
+  std::filesystem::copy(run(), temp_.path() / "copy",
+                        std::filesystem::copy_options::recursive);
+  FaultyEnv faulty(*env_);
+  faulty.fail_file(Op::kInfo, run());
+  used_ = &faulty;
+  run_name_ = "copy";
+  resume({0}, 1);
+  used_ = env_.get();
+  run_name_ = "run";
+  EXPECT_TRUE(resume({0}, 2).skipped.empty());
+}
+
 TEST_F(Handover, TheStateOfAnotherBootIsRemoved) {
   save_and_leave({0});
   change_boot(place(0));

@@ -123,10 +123,15 @@ Result<std::unique_ptr<Job>> Job::open(Env& env, const Path& run, Transport* tra
 Result<void> RunJob::open_run(const Path& run) {
   HOLDFAST_TRY(fetch(run));
   SaverOptions options = options_.saver;
-  options.known_epoch = HOLDFAST_TRY(greatest_left_epoch(run));
+  options.known_epoch = HOLDFAST_TRY(greatest_left_epoch(left_epoch(run)));
   saver_ = HOLDFAST_TRY(Saver::open(env_, run, transport_, std::move(options)));
   if (options_.handover) place_.emplace(env_, *options_.handover, run, saver_->run_id());
   const bool joined = HOLDFAST_TRY(meet_ranks(false));
+  // A process that replaces another one does not look for a state to adopt.
+  if (joined && place_) {
+    const Result<std::vector<Step>> left = place_->steps();
+    has_left_ = !left.ok() || !left->empty();
+  }
   emit(warnings_, env_, JobOpened{.joined = joined});
   // Opening the saver adds an event that says who owned the run before and how that
   // process ended, so the log is read only now.

@@ -47,7 +47,8 @@ Result<void> RunJob::rejoin() {
     HOLDFAST_TRY(ranks_.tell_all({.serial = kFetchSerial, .kind = "fetch"},
                                  options_.saver.timeout));
   }
-  static_cast<void>(HOLDFAST_TRY(greatest_left_epoch(saver_->run())));
+  // Their job's epoch is greater than all others, so survivors do not look.
+  static_cast<void>(HOLDFAST_TRY(greatest_left_epoch(0)));
   HOLDFAST_TRY(saver_->rejoin());
   static_cast<void>(HOLDFAST_TRY(meet_ranks(true)));
   dropped_saves_ = false;

@@ -88,7 +88,7 @@ class RunJob : public Job {
                                   const StateFor& into, const RestoreOptions& options);
   Result<bool> is_older(const Manifest& left, std::optional<int64_t> step) const;
   Result<bool> agree_is_older(const FoundStep& left, std::optional<int64_t> step);
-  Result<int64_t> greatest_left_epoch(const Path& run) const;
+  Result<int64_t> greatest_left_epoch(int64_t of_host) const;
   int64_t left_epoch(const Path& run) const;
   void forget_left();
   void clear_left(Instant deadline);

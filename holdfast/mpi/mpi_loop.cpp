@@ -237,12 +237,9 @@ void MpiLoop::rest(int idle) {
 }
 
 // MPI may use the memory of unfinished transfers as long as the process lives, so it is
-// never freed.
+// never freed. Nor is the communicator: all ranks would have to free it together, and a rank
+// that stays is not waited for. MPI frees it when the process ends.
 void MpiLoop::leave() {
-  if (!broken_ && is_done()) {
-    MPI_Comm_free(&communicator_);
-    return;
-  }
   static Mutex mutex;
   static std::list<Transfer>& unfinished = *new std::list<Transfer>;
   MutexLock lock(mutex);

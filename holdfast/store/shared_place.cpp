@@ -122,16 +122,19 @@ bool is_old(Env& env, const Path& place, const std::string& boot, bool own) {
 }
 
 // Fails with kDenied if the place belongs to another run directory that has the same id:
-// `run` is a copy of that one. A run that was renamed or moved is not where it was. If in
-// doubt it was moved.
+// `run` is a copy of that one. A run that was renamed or moved is not where it was. Fails,
+// too, if that cannot be told now: the other one may be on storage that does not answer.
 Result<void> check_not_copy(Env& env, const Path& place, const PlaceRecord& record,
                             const Path& run) {
   if (record.run == run.native() || is_object_path(record.run)) return {};
+  const Result<FileInfo> info = env.info(record.run);
+  if (!info.ok()) return is_missing(info.error()) ? Result<void>() : info.error();
   const std::string there = folder_number(env, record.run);
   const std::string here = folder_number(env, run);
   if (there.empty() || here.empty() || there == here) return {};
   const Result<Run> other = Run::open(env, record.run);
-  if (!other.ok() || other->id() != record.id) return {};
+  if (!other.ok()) return is_missing(other.error()) ? Result<void>() : other.error();
+  if (other->id() != record.id) return {};
   return denied("{}: belongs to the run in {}; expected {}, which is a copy of it",
                 place.native(), record.run, run.native());
 }

@@ -49,7 +49,7 @@ SCRIPT = "examples/train_digits.py"
 HOROVOD = ROOT / ".cache/horovod"
 PROBES = 2  # trials of the first cell of each kind, by which the time of the rest is told
 WORTH = 50  # trials above which it is worth to ask for that time
-GRACE = 60  # seconds for a campaign to end after it was asked to
+GRACES = (60, 15)  # seconds for a campaign to end after it was asked to once, and again
 
 
 class Study:
@@ -109,12 +109,16 @@ class Study:
             left = max(0.0, self._until - time.monotonic()) if self.has_end else None
             return process.communicate(timeout=left)
         except subprocess.TimeoutExpired:
+            pass
+        # The first one lets it check the trials that it has, the second one ends its training, too.
+        for grace in GRACES:
             process.send_signal(signal.SIGINT)
-        try:
-            return process.communicate(timeout=GRACE)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            return process.communicate()
+            try:
+                return process.communicate(timeout=grace)
+            except subprocess.TimeoutExpired:
+                pass
+        process.kill()
+        return process.communicate()
 
     def note_machine(self, cell: Cell) -> None:
         """Writes down on which machine a campaign runs. A campaign that another machine began is
