@@ -17,6 +17,7 @@
 
 #include "bench/figures.h"
 #include "holdfast/env/env_wrapper.h"
+#include "holdfast/env/file_wrapper.h"
 #include "holdfast/env/posix_env.h"
 #include "holdfast/formats/format.h"
 #include "holdfast/formats/sparse_testing.h"
@@ -39,7 +40,7 @@ class SyncCounter : public EnvWrapper {
   Result<std::unique_ptr<File>> open(const Path& path, OpenOptions options) override {
     auto file = HOLDFAST_TRY(inner_.open(path, options));
     return std::unique_ptr<File>(
-        std::make_unique<CountedFile>(std::move(file), options, *this));
+        std::make_unique<CountedFile>(std::move(file), *this));
   }
   Result<void> sync_folder(const Path& folder) override {
     return counted([&] { return inner_.sync_folder(folder); });
@@ -58,13 +59,10 @@ class SyncCounter : public EnvWrapper {
     return done;
   }
 
-  class CountedFile : public File {
+  class CountedFile : public FileWrapper {
    public:
-    CountedFile(std::unique_ptr<File> inner, OpenOptions options, SyncCounter& counter)
-        : File(inner->path(), options), inner_(std::move(inner)), counter_(counter) {}
-    Result<int64_t> size() override { return inner_->size(); }
-    Result<void> allocate(int64_t size) override { return inner_->allocate(size); }
-    Result<void> truncate(int64_t size) override { return inner_->truncate(size); }
+    CountedFile(std::unique_ptr<File> inner, SyncCounter& counter)
+        : FileWrapper(std::move(inner)), counter_(counter) {}
     Result<void> sync() override {
       return counter_.counted([&] { return inner_->sync(); });
     }
@@ -72,22 +70,7 @@ class SyncCounter : public EnvWrapper {
       return counter_.counted([&] { return inner_->sync_data(); });
     }
 
-   protected:
-    Result<size_t> read_some(int64_t offset, ByteSpan into) override {
-      return inner_->read_at(offset, into);
-    }
-    Result<size_t> write_some(int64_t offset, ByteView bytes) override {
-      HOLDFAST_TRY(inner_->write_at(offset, bytes));
-      return bytes.size();
-    }
-    Result<size_t> append_some(ByteView bytes) override {
-      HOLDFAST_TRY(inner_->append(bytes));
-      return bytes.size();
-    }
-    Result<void> close_handle() override { return inner_->close(); }
-
    private:
-    const std::unique_ptr<File> inner_;
     SyncCounter& counter_;
   };
 };

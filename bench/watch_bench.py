@@ -227,9 +227,8 @@ def print_detection(one: dict[str, Any]) -> None:
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Measures the parts that are asked for, and prints them."""
     seen: dict[str, Any] = {"passed": True, "cores": os.cpu_count()}
-    if "cost" in options.parts:  # flips are found or missed on a busy machine, too
-        seen["load"] = busy_cores()
     if "cost" in options.parts:
+        seen["load"] = busy_cores()  # detection does not depend on it
         seen["cost"] = cost(options.bytes, options.step)
         print_cost(seen["cost"])
         seen["passed"] &= seen["cost"]["added_share"] <= BAR

@@ -67,13 +67,7 @@ TEST_F(CampaignTest, AStopInsideAServedTrialKeepsTheTrialsThatTheGoldenRunConfir
 
 // The process has ended, so nobody knows whether something had leaked.
 TEST_F(CampaignTest, ASecondStopInsideAServedTrialLeavesUncheckedTrialsToDo) {
-  CampaignOptions fresh = options("leak"), warm = served("leak");
-  fresh.folder = root_ / "fresh";
-  warm.folder = root_ / "warm";
-  for (CampaignOptions* asked : {&fresh, &warm}) {
-    asked->request.sites.tensors = {"model.*"};
-    asked->request.sites.bits = {.field = BitChoice::Field::kRanges, .ranges = {{29, 30}}};
-  }
+  const auto [fresh, warm] = fresh_and_warm("leak");
   int trials = 0, looks = 0;
   const auto inside = [&] { return trials >= 2 && ++looks >= 2; };
   const auto result =

@@ -48,9 +48,8 @@ bool LeaseKeeper::sleep_until(Instant end) {
 }
 
 int writers_of(const ReshardOptions& options, int64_t files) {
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  // More than cores, because a writer mostly waits for the disk.
-  const int wanted = options.threads > 0 ? options.threads : std::max(cores, kMostWriters);
+  // Also on few cores, because a writer mostly waits for the disk.
+  const int64_t wanted = options.threads > 0 ? options.threads : kMostWriters;
   const int64_t most = std::min<int64_t>(wanted, kMostWriters);
   return static_cast<int>(std::clamp<int64_t>(files, 1, most));
 }

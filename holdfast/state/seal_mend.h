@@ -50,9 +50,8 @@ std::optional<ChangedWord> find_changed_word(const Seal& sealed, const Seal& see
                                              const Shape& shape, Dtype dtype,
                                              const Box& box);
 
-// Where a box has the bytes of a word: their places in the stream of the box
-// (box_stream.h). Bytes that the box does not have are nullopt. They count as 0 in the
-// seal of the box.
+// The places of the four bytes of a word in the stream of a box (box_stream.h). A byte
+// that the box does not have is nullopt, and counts as 0 in the seal of the box.
 using WordPlaces = std::array<std::optional<int64_t>, 4>;
 WordPlaces places_of_word(const Shape& shape, Dtype dtype, const Box& box,
                           uint64_t word);

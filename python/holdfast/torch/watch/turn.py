@@ -1,4 +1,4 @@
-"""Whose turn it is: which of the windows is opened next.
+"""Says which of the windows is opened next.
 
 Windows are opened one after the other, so that all bytes are looked at in a cycle. A turn passes
 only with a window that was opened: none is while another one is still open, as between the steps
