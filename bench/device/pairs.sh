@@ -9,6 +9,10 @@
 #   python study/corruption/run.py --only-page
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+if [[ $# -lt 1 ]]; then
+  echo "pairs: no folder; expected bench/device/pairs.sh OUT [MINUTES]" >&2
+  exit 2
+fi
 out=$1 minutes=${2:-60}
 carried=$PWD/.cache/carried work=.cache/campaign trials=study/corruption/trials
 
