@@ -87,8 +87,10 @@ Result<Records> records_of(Env& env, const Path& folder) {
   if (!env.info(path).ok()) return Records{};
   Records records = HOLDFAST_TRY(read_records(env, path));
   std::ranges::stable_sort(records, {}, &TrialRecord::trial);
-  const auto rest = std::ranges::unique(records, {}, &TrialRecord::trial);
-  records.erase(rest.begin(), rest.end());
+  const auto same = [](const TrialRecord& one, const TrialRecord& other) {
+    return one.trial == other.trial;
+  };
+  records.erase(std::unique(records.begin(), records.end(), same), records.end());
   return records;
 }
 

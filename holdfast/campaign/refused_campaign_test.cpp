@@ -32,7 +32,7 @@ TEST_F(CampaignTest, WrongCallsAreRefusedAndNothingIsTouched) {
   expect_refused(asked, ErrorCode::kInvalid, "does not name {state}");
   asked = options();
   asked.command[0] = "no-such-program";
-  expect_refused(asked, ErrorCode::kNotFound, "no-such-program: cannot be started");
+  expect_refused(asked, ErrorCode::kNotFound, "cannot be started: no-such-program");
   asked = options();
   asked.command.clear();
   expect_refused(asked, ErrorCode::kInvalid, "no command");

@@ -109,7 +109,7 @@ TEST_F(CliTest, EveryWrongCallIsOneSentenceAndExitCode2) {
                     "hosts \"2by4\": cannot be read; expected HOSTSxDEVICES such as "
                     "4x8, at most 1048576 devices");
   expect_wrong_call("plan --from nowhere.json --to nowhere.json",
-                    "nowhere.json: open: No such file or directory");
+                    "nowhere.json: No such file or directory");
   expect_wrong_call("plan --from tp=1", "--to is required");
   expect_wrong_call(
       "fly",

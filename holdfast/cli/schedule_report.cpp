@@ -21,7 +21,8 @@ std::string cost_text(const Problem& problem, double cost) {
   return human_figure(cost);
 }
 
-std::string percent(double share) { return fmt::format("{:+.1f} %", 100 * share); }
+// "+3.1 %".
+std::string signed_percent(double share) { return fmt::format("{:+.1f} %", 100 * share); }
 
 std::string workers_text(const Workers& workers) {
   if (workers.phases.empty()) return "";
@@ -132,7 +133,7 @@ void add_row(const IntervalReport& report, std::string_view name,
   table.add({std::string(name),
              human_count(static_cast<int64_t>(schedule.times.size())),
              gap_text(p, schedule, false), gap_text(p, schedule, true),
-             cost_text(p, cost), least > 0 ? percent(cost / least - 1) : "-"});
+             cost_text(p, cost), least > 0 ? signed_percent(cost / least - 1) : "-"});
 }
 
 std::string policies_text(const IntervalReport& report) {
@@ -176,7 +177,7 @@ std::string sensitivity_text(const IntervalReport& report) {
              "above best", "this schedule", "above best"});
   for (const auto& [factor, best, kept] : report.sensitivity) {
     const auto above = [&, least = best.optimum](double cost) {
-      return least > 0 ? percent(cost / least - 1) : "-";
+      return least > 0 ? signed_percent(cost / least - 1) : "-";
     };
     table.add({factor == 1  ? "as given"
                : factor < 1 ? fmt::format("{:g} x as frequent", 1 / factor)

@@ -169,7 +169,7 @@ TEST_F(TerminalTest, QuietPrintsOnlyErrors) {
   }
   EXPECT_EQ(run("-q ls " + run_path_).out, "");
   EXPECT_EQ(run("-q ls nowhere").err,
-            "holdfast: nowhere: list: No such file or directory\n");
+            "holdfast: nowhere: No such file or directory\n");
   EXPECT_EQ(json("-q ls " + run_path_)["runs"].size(), 1u);
   EXPECT_EQ(run("ls -q -v").code, 2);
 }

@@ -107,6 +107,10 @@ void wait_for_process(int pid, ChildClock::time_point deadline) {
   ::close(process);
 }
 
+Error not_started(int number, const std::string& program) {
+  return errno_error(number, "start", program).within("a program cannot be started");
+}
+
 }  // namespace
 
 std::string ChildEnd::text() const {
@@ -117,7 +121,7 @@ std::string ChildEnd::text() const {
 Result<void> find_program(const std::string& name) {
   if (name.find('/') != std::string::npos) {
     if (::access(name.c_str(), X_OK) == 0) return {};
-    return errno_error(errno, "cannot be started", name);
+    return not_started(errno, name);
   }
   const char* path = std::getenv("PATH");
   std::string_view rest = path == nullptr ? "/bin:/usr/bin" : path;
@@ -127,7 +131,7 @@ Result<void> find_program(const std::string& name) {
     if (::access(file.c_str(), X_OK) == 0) return {};
     rest.remove_prefix(std::min(end + 1, rest.size()));
   }
-  return errno_error(ENOENT, "cannot be started", name);
+  return not_started(ENOENT, name);
 }
 
 Result<Child> Child::start(const ChildOptions& options) {
@@ -151,7 +155,7 @@ Result<Child> Child::start(const ChildOptions& options) {
   const int failed = ::posix_spawnp(&pid, words[0].c_str(), prepared.files(),
                                     prepared.attributes(), pointers_to(words).data(),
                                     pointers_to(environment).data());
-  if (failed != 0) return errno_error(failed, "cannot be started", words[0]);
+  if (failed != 0) return not_started(failed, words[0]);
   return Child(pid);
 }
 

@@ -191,7 +191,8 @@ TEST_F(ChildTest, WhatCannotBeStartedIsNamed) {
   const auto missing = Child::start({.command = {"no-such-program-here"}});
   EXPECT_ERROR(missing, ErrorCode::kNotFound);
   EXPECT_EQ(message_of(missing),
-            "no-such-program-here: cannot be started: No such file or directory");
+            "a program cannot be started: no-such-program-here: No such file or "
+            "directory");
   const Path file = folder_.path() / "plain";
   ASSERT_OK(env_->write_file(file, bytes_of("no program")));
   EXPECT_ERROR(Child::start({.command = {file.native()}}), ErrorCode::kDenied);

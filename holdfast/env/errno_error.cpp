@@ -40,8 +40,10 @@ ErrorCode code_of(int number) {
 }  // namespace
 
 Error errno_error(int number, std::string_view what, const Path& path) {
-  return Error(code_of(number), fmt::format("{}: {}: {}", path.native(), what,
-                                            std::generic_category().message(number)));
+  const std::string text = std::generic_category().message(number);
+  return Error(code_of(number), number == ENOENT
+                                    ? fmt::format("{}: {}", path.native(), text)
+                                    : fmt::format("{}: {}: {}", path.native(), what, text));
 }
 
 }  // namespace holdfast

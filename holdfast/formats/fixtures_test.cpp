@@ -4,6 +4,7 @@
 // forgotten.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 
@@ -263,9 +264,10 @@ void run_all(void (FixtureRun::*test)(), bool only_first = false) {
   std::vector<Fixture> fixtures = all_fixtures();
   EXPECT_GE(fixtures.size(), 45u);
   if (only_first) {
-    const auto folder = [](const Fixture& one) { return one.path.parent_path(); };
-    const auto rest = std::ranges::unique(fixtures, {}, folder);
-    fixtures.erase(rest.begin(), rest.end());
+    const auto same = [](const Fixture& one, const Fixture& other) {
+      return one.path.parent_path() == other.path.parent_path();
+    };
+    fixtures.erase(std::unique(fixtures.begin(), fixtures.end(), same), fixtures.end());
   }
   for (const Fixture& fixture : fixtures) {
     SCOPED_TRACE(fixture.path.native());

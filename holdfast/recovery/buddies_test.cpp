@@ -40,7 +40,7 @@ TEST(Buddies, AreAPermutationWithAsManyOtherHostsAsPossible) {
       ASSERT_EQ(same_host, 2 * most > size ? 2 * most - size : 0);
       std::vector<int> sorted = buddies;
       std::ranges::sort(sorted);
-      ASSERT_EQ(std::ranges::unique(sorted).begin(), sorted.end());
+      ASSERT_EQ(std::ranges::adjacent_find(sorted), sorted.end());
     }
   }
 }

@@ -31,9 +31,10 @@ std::vector<PieceThere> pieces_in(const StepParts& step, const std::string& shar
   }
   std::ranges::stable_sort(
       pieces, {}, [](const PieceThere& one) { return one.piece->offset; });
-  const auto same = std::ranges::unique(
-      pieces, {}, [](const PieceThere& one) { return one.piece->offset; });
-  pieces.erase(same.begin(), same.end());
+  const auto same = [](const PieceThere& one, const PieceThere& other) {
+    return one.piece->offset == other.piece->offset;
+  };
+  pieces.erase(std::unique(pieces.begin(), pieces.end(), same), pieces.end());
   return pieces;
 }
 

@@ -8,8 +8,6 @@
 namespace holdfast {
 namespace {
 
-constexpr double kDay = 86400;
-
 // Ignores negative values, NaN and values that can only be mistakes.
 bool usable(double value) { return value >= 0 && value < 1e12; }
 

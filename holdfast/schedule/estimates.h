@@ -10,6 +10,8 @@
 
 namespace holdfast {
 
+inline constexpr double kDay = 86400;
+
 // The last values of a measurement, at most 64. Ignores values that are negative or
 // NaN.
 class Window {

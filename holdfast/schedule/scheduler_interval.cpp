@@ -35,7 +35,6 @@ constexpr double kKeepUneven = 0.005;
 constexpr double kFarFromYoung = 4;  // COCI's interval is at most so many of Young's
 constexpr double kFewestPositions = 256, kMostPositions = 4096;
 constexpr double kFarthest = 100;  // how many intervals a schedule looks ahead
-constexpr double kDay = 86400;
 
 std::string duration_text(double seconds) {
   if (std::isinf(seconds)) return "never";

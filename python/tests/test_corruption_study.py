@@ -271,6 +271,23 @@ def test_campaigns_are_carried_to_another_folder_and_replace_none(study, tmp_pat
     assert not (other / "layer-fc/trials.jsonl").exists()
 
 
+def test_a_campaign_that_is_not_finished_is_carried_with_the_state_of_its_golden_run(
+    study, tmp_path
+):
+    archive = study["archive"]
+    [planned] = [cell.trials for cell in archive.all_campaigns() if cell.name == "ddp-2.0"]
+    for left in (0, 1):
+        work, out, other = (tmp_path / f"{name} {left}" for name in ("work", "out", "other"))
+        work.mkdir()
+        lines = [trial_line(trial) for trial in range(planned - left)]
+        make_campaign(study, work / "ddp-2.0", "ddp-2.0", lines)
+        study["results"].machine_note(work / "ddp-2.0").write_text("{}")
+        (work / "ddp-2.0" / archive.STATE).write_bytes(b"state")
+        archive.pack(work, out)
+        archive.unpack(out, other)
+        assert (other / "ddp-2.0" / archive.STATE).exists() == bool(left)
+
+
 PROGRAM_THAT_WRITES = """#!/usr/bin/env python3
 # Writes the trials that it is asked for, and fails for Horovod.
 import pathlib, sys

@@ -93,7 +93,7 @@ def test_bad_calls_name_the_offender():
         holdfast.plan("tp=1", "tp=0", model="gpt2")
     with pytest.raises(ValueError, match="without a model"):
         holdfast.plan("a.json", "b.json", place=True)
-    with pytest.raises(holdfast.NotFoundError, match="missing.json: open: No such file"):
+    with pytest.raises(holdfast.NotFoundError, match="missing.json: No such file"):
         holdfast.plan("missing.json", "missing.json")
 
 

@@ -4,8 +4,10 @@
     python study/corruption/archive.py unpack OUT WORK
 
 pack writes a file for each group of campaigns, such as OUT/role.tar.xz, with what results.py needs:
-the records of the trials, the golden run, and the note of the machine. unpack puts them beside the
-campaigns that are in WORK. It touches nothing if one of them is there already with other contents.
+the records of the trials, the golden run, and the note of the machine. A campaign that has trials
+left keeps the state of its golden run, too, without which it cannot be continued. unpack puts them
+beside the campaigns that are in WORK. It touches nothing if one of them is there already with other
+contents.
 """
 
 import argparse
@@ -15,10 +17,11 @@ from concurrent.futures import ProcessPoolExecutor
 from itertools import repeat
 from pathlib import Path
 
-from cells import all_campaigns
+from cells import Cell, all_campaigns
 from results import machine_note
 
 KEPT = ("campaign.json", "trials.jsonl")
+STATE = "golden-state"
 SMALL = 3  # of xz: records shrink to 7 % within seconds
 
 
@@ -27,27 +30,38 @@ def files_of(name: str) -> list[str]:
     return [*(f"{name}/{file}" for file in KEPT), str(machine_note(Path(name)))]
 
 
+def files_to_pack(cell: Cell, work: Path) -> list[str]:
+    files, state = files_of(cell.name), f"{cell.name}/{STATE}"
+    if (work / state).exists() and count_trials(work / cell.name) < cell.trials:
+        files.append(state)
+    return files
+
+
+def count_trials(folder: Path) -> int:
+    return (folder / KEPT[1]).read_bytes().count(b"\n")
+
+
 def group_of(name: str) -> str:
     return name.partition("-")[0]
 
 
 def pack(work: Path, out: Path) -> list[str]:
     """Returns what was packed, in words."""
-    names = [cell.name for cell in all_campaigns() if (work / cell.name / KEPT[1]).exists()]
-    groups: dict[str, list[str]] = {}
-    for name in names:
-        groups.setdefault(group_of(name), []).append(name)
+    groups: dict[str, list[Cell]] = {}
+    for cell in all_campaigns():
+        if (work / cell.name / KEPT[1]).exists():
+            groups.setdefault(group_of(cell.name), []).append(cell)
     out.mkdir(parents=True, exist_ok=True)
     with ProcessPoolExecutor() as pool:
         return list(pool.map(pack_group, repeat(work), repeat(out), groups, groups.values()))
 
 
-def pack_group(work: Path, out: Path, group: str, names: list[str]) -> str:
+def pack_group(work: Path, out: Path, group: str, cells: list[Cell]) -> str:
     path = out / f"{group}.tar.xz"
     with tarfile.open(path, "w:xz", preset=SMALL) as archive:
-        for file in (file for name in names for file in files_of(name)):
+        for file in (file for cell in cells for file in files_to_pack(cell, work)):
             archive.add(work / file, file)
-    return f"{path}: {len(names)} campaigns, {path.stat().st_size:,} bytes"
+    return f"{path}: {len(cells)} campaigns, {path.stat().st_size:,} bytes"
 
 
 def unpack(out: Path, work: Path) -> list[str]:
@@ -62,7 +76,8 @@ def unpack(out: Path, work: Path) -> list[str]:
 
 def check(path: Path, work: Path) -> None:
     """ValueError if an archive has something else than campaigns, or would change one."""
-    known = {file for cell in all_campaigns() for file in files_of(cell.name)}
+    known = {file for cell in all_campaigns()
+             for file in [*files_of(cell.name), f"{cell.name}/{STATE}"]}  # fmt: skip
     with tarfile.open(path) as archive:
         for member in archive:
             source = archive.extractfile(member)
