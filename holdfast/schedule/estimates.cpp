@@ -71,7 +71,7 @@ FailureRate::FailureRate(double mtbf_of_worker, double worth)
 
 FailureRate FailureRate::unknown(int64_t workers) {
   const auto count = static_cast<double>(std::max<int64_t>(workers, 1));
-  const double job_rate = 1 / (7 * kDay) + count / (400 * kDay);
+  const double job_rate = 1 / (7 * kSecondsPerDay) + count / (400 * kSecondsPerDay);
   // Each part has a rate 4 times that of the part before it and is 8 times less likely,
   // so it adds half as much to the mean of the prior. The highest rate is 65,536 times
   // the lowest.

@@ -10,7 +10,7 @@
 
 namespace holdfast {
 
-inline constexpr double kDay = 86400;
+inline constexpr double kSecondsPerDay = 86400;
 
 // The last values of a measurement, at most 64. Ignores values that are negative or
 // NaN.

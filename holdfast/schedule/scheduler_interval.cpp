@@ -41,8 +41,8 @@ std::string duration_text(double seconds) {
   if (seconds < 1) return fmt::format("{:.0f} ms", seconds * 1e3);
   if (seconds < 120) return fmt::format("{:.1f} s", seconds);
   if (seconds < 2 * 3600) return fmt::format("{:.1f} min", seconds / 60);
-  if (seconds < 2 * kDay) return fmt::format("{:.1f} h", seconds / 3600);
-  return fmt::format("{:.1f} d", seconds / kDay);
+  if (seconds < 2 * kSecondsPerDay) return fmt::format("{:.1f} h", seconds / 3600);
+  return fmt::format("{:.1f} d", seconds / kSecondsPerDay);
 }
 
 // The longest interval whose overhead stall/t + t/(2 mtbf) is at most `slack` above that
@@ -160,7 +160,7 @@ Scheduler::Choice Scheduler::limit_writing(Choice choice) const {
   if (protects()) longest = std::min(longest, longest_safe().interval);
   const double daily = options_.bytes_a_day.value_or(kUsualBytes);
   choice =
-      lengthen(std::move(choice), at_least(static_cast<double>(bytes_) / daily * kDay),
+      lengthen(std::move(choice), at_least(static_cast<double>(bytes_) / daily * kSecondsPerDay),
                options_.bytes_a_day ? std::numeric_limits<double>::infinity() : longest,
                fmt::format("at most {:g} GB are written a day", daily / 1e9));
   return lengthen(std::move(choice), at_least(persist() / options_.duty),
