@@ -10,18 +10,28 @@ cpp=$PWD/build/check/ctest.xml
 python=$PWD/build/check/pytest.xml
 rm -f "$cpp" "$python" build/test-count.txt
 mkdir -p build
+at_once=$((jobs + 1))  # tests often wait, so one more than there are cores
+
+# Python compiles a module when it is first imported. For torch that takes most of a minute, and here
+# only one process does it, beside the C++ tests.
+import_torch() {
+  .venv/bin/python -c 'import torch; torch.optim.SGD([torch.zeros(1)]).step()' || true
+}
 
 cpp_status=0 python_status=0
 echo "== C++ tests"
 {
-  scripts/build.sh check &&
-    ctest --preset check -j "$jobs" --output-junit "$cpp"
+  scripts/build.sh check && {
+    import_torch &
+    ctest --preset check -j "$at_once" --output-junit "$cpp"
+  }
 } || cpp_status=$?
+wait
 
 echo "== Python tests"
 {
   scripts/build.sh check holdfast_python_stub holdfast_program &&
-    PYTHONPATH=$PWD/build/check/python .venv/bin/python -m pytest -q -n "$jobs" --dist worksteal \
+    PYTHONPATH=$PWD/build/check/python .venv/bin/python -m pytest -q -n "$at_once" --dist worksteal \
       --junit-xml="$python" --ignore=python/tests/test_wheel.py
 } || python_status=$?
 

@@ -97,14 +97,15 @@ class TensorCapture:
     """The tensors that this rank saves."""
 
     def __init__(self, find_pieces: Callable[[], list[Piece]],
-                 group_of: Callable[[str], dist.ProcessGroup | None], rank: int) -> None:
+                 group_of: Callable[[str], dist.ProcessGroup | None], rank: int,
+                 world: int) -> None:
         """`find_pieces` returns the pieces as they are now; the same list if nothing changed.
 
         `group_of` returns the process group of the DDP module around a buffer, if there is one.
         """
         self._find_pieces = find_pieces
         self._group_of = group_of
-        self._rank = rank
+        self._rank, self._world = rank, world
         self._at_once: set[str] = set()
         self.diverged = DivergedReplicas()
         self._described: _Described | None = None
@@ -119,8 +120,7 @@ class TensorCapture:
             copy.memory.copy_(copy.live)
         return Captured(self._described.native, self._described.owners, self._described.watched)
 
-    def add(self, captured: Captured, others: list[tuple[Piece, bool]],
-            name_of: Callable[[Piece, bool], str]) -> None:
+    def add(self, captured: Captured, others: list[tuple[Piece, bool]]) -> None:
         """Adds the tensors of objects, which save() copies at once, as they may change any time.
 
         `others` are pieces, and whether each is this rank's own.
@@ -128,7 +128,7 @@ class TensorCapture:
         pieces = [piece for piece, _ in others]
         known = self._with_objects
         if known is None or not known.has(pieces):
-            described = [self.describe(piece, name_of(piece, is_own), at_once=True)
+            described = [self.describe(piece, self.object_name(piece, is_own), at_once=True)
                          for piece, is_own in others]
             known = _WithObjects(captured.pieces, pieces, described,
                                  captured.pieces.plus(described))
@@ -178,8 +178,15 @@ class TensorCapture:
 
     def saved_name(self, piece: Piece) -> str:
         """The name that the piece has in a checkpoint."""
-        own = piece.copies == "own" or piece.name in self.diverged.own
-        return own_name(piece.name, self._rank) if own else piece.name
+        return own_name(piece.name, self._rank) if self._is_own(piece) else piece.name
+
+    def object_name(self, piece: Piece, is_own: bool) -> str:
+        """The name that a tensor of an object has in a checkpoint."""
+        own = is_own or self._is_own(piece)
+        return own_name(piece.name, self._rank) if own and self._world > 1 else piece.name
+
+    def _is_own(self, piece: Piece) -> bool:
+        return piece.copies == "own" or piece.name in self.diverged.own
 
     def _describe_all(self, pieces: list[Piece]) -> _Described:
         mine = [k for k, piece in enumerate(pieces) if self.saves(piece)]

@@ -4,7 +4,7 @@ With the one, the process that replaces a lost rank is filled. The other is the 
 which another rank keeps (recover/).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from holdfast.torch.state.capture import TensorCapture
@@ -20,12 +20,9 @@ class PeerState:
     """A view of a TrainingState."""
 
     def __init__(self, tensors: TensorState, capture: TensorCapture, objects: StatefulObjects,
-                 generators: Mapping[str, Any], name_of: Callable[[Piece, bool], str],
-                 buffers: LiveBuffers) -> None:
-        """`name_of` gives the name, in a checkpoint, of a tensor of an object."""
+                 generators: Mapping[str, Any], buffers: LiveBuffers) -> None:
         self._tensors, self._capture, self._objects = tensors, capture, objects
-        self._generators, self._name_of = generators, name_of
-        self._buffers = buffers
+        self._generators, self._buffers = generators, buffers
         # All buffers, and the pieces of those that are in a record.
         self._of_record: tuple[list[Any], list[tuple[Piece, str]]] | None = None
 
@@ -39,7 +36,7 @@ class PeerState:
         pieces = self._record_pieces()
         for one in self._objects.to_save:
             values["things"][one.key], found = one.capture()
-            pieces += [(piece, self._name_of(piece, True)) for piece in found
+            pieces += [(piece, self._capture.object_name(piece, True)) for piece in found
                        if piece.copies == "own" or self._objects.is_rank_own(one)]
         values["generators"] = random_generators.capture(self._generators)
         if (loader := self._objects.foreign_loader) is not None:
@@ -61,7 +58,7 @@ class PeerState:
                   if not is_of_record(piece)]
         for one in self._objects.to_save:
             if not self._objects.is_rank_own(one):
-                shared += [(piece, self._name_of(piece, False))
+                shared += [(piece, self._capture.object_name(piece, False))
                            for piece in one.capture()[1] if piece.copies != "own"]
         return shared
 

@@ -41,7 +41,7 @@ from holdfast.torch.state.tensor_state import Models, Optimizers, TensorState
 from holdfast.torch.state.weights_file import load_weights
 from holdfast.torch.values import generators as random_generators
 from holdfast.torch.values.all_ranks import all_ranks
-from holdfast.torch.values.dotted_names import name_a_few, own_name, plain_name
+from holdfast.torch.values.dotted_names import name_a_few, plain_name
 from holdfast.torch.values.dtypes import SavedTensor
 from holdfast.torch.values.generators import is_generator
 
@@ -75,7 +75,8 @@ class TrainingState:
         self.optimizers = [one for _, one in keyed]
         self._tensors = TensorState(model, optimizer, names=layout.names, rules=layout.rules,
                                     exclude=exclude)
-        self._capture = TensorCapture(self._tensors.pieces, self._tensors.ddp_group, self._rank)
+        self._capture = TensorCapture(self._tensors.pieces, self._tensors.ddp_group, self._rank,
+                                      self._world)
         self._extra = ExtraState(model, layout.names)
         self._data = data
         # The generators that the caller gave. Those of the process itself are saved anyway.
@@ -89,7 +90,7 @@ class TrainingState:
         self._pending: Stateful | None = None  # gradients that are being restored
         # How other ranks see the state.
         self.peers = PeerState(self._tensors, self._capture, self._objects, self.generators,
-                               self._name_of_object_tensor, LiveBuffers(self.models))
+                               LiveBuffers(self.models))
         self.parallel = f"{self._world} ranks"
         self.branch: dict[str, Any] = {}  # what led to the state (loop/branch.py), to be saved
         self.on_forget: list[Callable[[], None]] = []  # called by forget()
@@ -121,7 +122,7 @@ class TrainingState:
             own[gradients.KEY], pieces = Stateful(gradients.KEY, self._gradients()).capture()
             others += [(piece, True) for piece in pieces]
         if others:
-            self._capture.add(captured, others, self._name_of_object_tensor)
+            self._capture.add(captured, others)
         if with_gradients:
             self._capture.forget_objects()  # else gradients stay in memory until the next save
         return captured
@@ -406,9 +407,3 @@ class TrainingState:
                 f"{name_a_few(merged['differ'])}: the {len(ranks)} ranks that saved had different "
                 "hyper-parameters, and those of the first are taken")
         return merged
-
-    # Names
-
-    def _name_of_object_tensor(self, piece: Piece, is_own: bool) -> str:
-        own = piece.copies == "own" or is_own or piece.name in self._capture.diverged.own
-        return own_name(piece.name, self._rank) if own and self._world > 1 else piece.name
