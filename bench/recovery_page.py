@@ -96,19 +96,19 @@ def cost_text(cost: dict) -> str:
 
 def totals_text(seen: dict) -> str:
     rows = by_way(seen["totals"])
-    head = ["way", "total, s", "of Holdfast's", "step, ms", "recovery, s", "standstill, s", "steps lost",
+    head = ["way", "total, s", "divided by Holdfast's", "step, ms", "recovery, s", "standstill, s", "steps lost",
             "memory, MiB", "final loss", "exact"]  # fmt: skip
     body = [way_row(way, rows[way], rows[OURS])
             for way in (OURS, *(w for w in rows if w not in (OURS, PLAIN, CALM)), CALM, PLAIN)]  # fmt: skip
     kills = statistics.fmean(row["kills"] for row in rows[OURS])
     text = (
         f"**Beside others.** {seen['kills']['ranks']} ranks, paced; kills come at the same times for "
-        f"every way, on average one in {seen['mtbf']:.0f} s; a slower way runs longer and meets more, and "
-        f"none comes while a way recovers. Holdfast met {kills:.1f} in a run. Means over "
+        f"every way of recovery, on average one in {seen['mtbf']:.0f} s. A slower way runs longer and gets more "
+        f"kills; no kill comes while a way recovers. Holdfast got {kills:.1f} in a run. The figures are means over "
         f"{len(rows[OURS])} sequences of kills, with 95 % intervals. CheckFreq and torchrun run with "
         "Holdfast's saves; Holdfast itself saves by its default rule. The last two rows have no kills. "
-        "*Recovery* is the time from a kill until a new process has done a step, *standstill* the longest "
-        "time in it in which no rank did a new step. A way is *exact* if all losses have the bits of a "
+        "*Recovery* is the time from a kill until a new process has done a step; *standstill* is the longest "
+        "part of that time in which no rank did a new step. A way is *exact* if all losses have the bits of a "
         "run without kills.\n\n" + table(head, body)
     )
     if any("Horovod" in way for way in rows):
