@@ -30,7 +30,7 @@ class Losses:
         self._times = 0  # that the step of the last loss was lost
 
     def why_no_more(self, loss: Loss, has_begun: bool) -> str | None:
-        """Why the step is not tried again: it would be lost for ever. None if it is."""
+        """Why the step is not tried again: it would only be lost again. None if it is tried."""
         before, self._last = self._last, loss
         is_same_step = before is not None and before.step == loss.step
         self._times = self._times + 1 if is_same_step else 1

@@ -33,7 +33,7 @@ class Options:
 
     @property
     def address(self) -> str:
-        """By which all ranks reach host 0."""
+        """The address by which all ranks reach host 0."""
         return self.at[0] if self.at else "127.0.0.1"
 
     @property

@@ -121,7 +121,7 @@ def _read(plan: Plan) -> list[_native.PlannedFlip]:
 
 
 def _finder(target: Target, optimizer: Optimizers | None) -> Callable[[], Mapping[str, Piece]]:
-    """What finds the pieces as they are now, by their names and aliases."""
+    """A function that returns the pieces as they are when it is called, by names and aliases."""
     if isinstance(target, Checkpointer):
         if optimizer is not None:
             raise ValueError("optimizer= with a Checkpointer, which has its own; expected one")

@@ -33,7 +33,7 @@ class Branch:
         return cls(**saved) if saved else cls()
 
     def to_save(self) -> dict[str, Any]:
-        """What a checkpoint keeps: nothing of a run that never chose, resumed or not."""
+        """The choices as a checkpoint keeps them; empty if nobody has chosen anything."""
         return {name: value for name, value in asdict(self).items() if value}
 
 

@@ -82,7 +82,7 @@ class Saves:
     def resumed(self) -> None:
         """Notes that a checkpoint was restored: its tensors are known to the engine."""
         self.is_attached = True
-        self.handle = None  # of a step that may be newer than the resumed one
+        self.handle = None  # the old one is for a step that may be newer than the resumed one
 
     def attach(self) -> None:
         """Makes the tensors of the model and its optimizers known to the engine."""

@@ -52,7 +52,7 @@ class Stopping:
             return
         try:
             self._closing.close()
-        except Exception as error:  # of an earlier save, which the state in memory replaces
+        except Exception as error:  # an earlier save failed; the state in memory replaces it
             _log.warning("an earlier save has failed: %s", error)
         _log.warning("stopped after step %d, which is left in memory (%s) and not on disk: %s",
                      step, folder, why)

@@ -21,7 +21,7 @@ from holdfast.torch.state.gradients import has_unreduced_gradients
 
 _PATIENCE = 16  # a save waits at least so many calls for the end of an update
 _SAMPLE = 8  # so many parameters of an optimizer are looked at
-_FEW = 8  # with more optimizers, only those are followed that did not step before some call
+_FEW = 8  # if there are more optimizers, only those that skipped a call of step() are followed
 _INNER = ("optimizer", "optim", "base_optimizer", "_optimizer")  # attributes of wrappers
 
 _Seen = tuple[Any, int] | None  # a weak reference to a gradient, and its version

@@ -103,7 +103,7 @@ class GatedSteps:
             self._phase = "between"
 
     def end(self) -> None:
-        """Returns when this process is part of the newest generation, behind its last step."""
+        """Called after the last step: returns when this process is part of the newest generation."""
         self._skip("run", "")
         self._trail.function = ""
         self.join()
@@ -122,7 +122,7 @@ class GatedSteps:
         self._membership.join(self._status)
 
     def _skip(self, kind: Literal["run", "step"], name: str) -> Call | None:
-        """The call, with its result, if a replacement makes it that the others have made."""
+        """The call with its result, if this is a replacement and the others have made it already."""
         if self._skipped is None:
             return None
         call = self._skipped.skips(kind, name)
@@ -212,7 +212,7 @@ class GatedSteps:
                 self._buckets.ensure()
 
     def _guard(self, scaler: Any) -> None:
-        """A GradScaler that skips an update calls no hook; it changes in its own update()."""
+        """Lets scaler.update() pass the gate: a GradScaler that skips an update calls no hook."""
         update = scaler.update
 
         def guarded(*args: Any, **kwargs: Any) -> Any:
@@ -223,8 +223,10 @@ class GatedSteps:
         scaler.update = guarded
 
     def _batches(self) -> int:
-        """How many batches the loader has handed out, or, if it is not ours, below -1 and another
-        number after each step."""
+        """How many batches the loader has handed out.
+
+        For a loader that is not ours, a number below -1 that changes with each step.
+        """
         return -2 - self._steps_done if self._loader is None else self._loader.handed_out
 
     def _on_call(self, name: str) -> None:

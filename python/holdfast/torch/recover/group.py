@@ -217,7 +217,7 @@ class SwapGroup(dist.ProcessGroup):
         self._sockets = open_sockets() - before
 
     def _let_go_of_inner(self) -> None:
-        """To destroy a group waits for its calls, so groups whose calls have not ended are kept."""
+        """Keeps old groups whose calls have not ended: destroying a group waits for its calls."""
         self._old.append((self._inner, list(self._waiting)))
         self._waiting.clear()
         self._inner = None
@@ -225,7 +225,7 @@ class SwapGroup(dist.ProcessGroup):
                      if any(not call.is_completed_inside() for call in calls)]
 
     def cut(self) -> None:
-        """Ends the calls that wait in the inner group: Gloo has no call for that."""
+        """Ends the calls that wait in the inner group, by its sockets: Gloo has no call for that."""
         cut_sockets(self._sockets)
 
     def wait_for_calls(self) -> None:

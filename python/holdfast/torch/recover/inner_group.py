@@ -24,7 +24,7 @@ def connect_to_store(timeout: timedelta) -> Any:
 
 
 def wait_for(make: Callable[[], Any], is_stale: Callable[[], bool]) -> Any:
-    """What `make` returns; it runs in a thread of its own, because nothing can interrupt it."""
+    """Calls `make` in a thread of its own, because nothing can interrupt it. Returns its result."""
     made: list[Any] = []
     failed: list[Exception] = []
 

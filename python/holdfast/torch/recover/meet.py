@@ -44,7 +44,10 @@ def _own_address(link: Link) -> str:
 
 
 def _token(link: Link, generation: int) -> bytes:
-    """A process of an older generation does not know it, so it cannot disturb this one."""
+    """What the ranks of a generation prove to each other to know.
+
+    A process of an older generation does not know it, so it cannot disturb this one.
+    """
     text = f"{os.environ['HOLDFAST_LAUNCH_ID']}/{link.incarnation}/{generation}"
     return hashlib.sha256(text.encode()).digest()
 

@@ -133,7 +133,10 @@ def _choose_calls(values: dict[str, Any], twin: Any, told: dict[int, Any],
 
 
 def _find_inexact(told: dict[int, Any], kept: Any) -> list[str]:
-    """What the lost rank has changed behind its update, where it did not live to tell."""
+    """What the lost rank may have changed after its update, so that its record does not have it.
+
+    Empty if the record is that of the end of a step.
+    """
     if kept["is at end"]:
         return []
     when = "between the update and the end of its step"

@@ -29,8 +29,8 @@ class Records:
         self._versions: list[int] = []
         self.newest = b""
         self.is_at_end = False  # the newest was made at the end of a step or run
-        self.values: dict[str, Any] = {}  # of the newest
-        self.data = b""  # of its tensors
+        self.values: dict[str, Any] = {}  # the plain values of the newest record
+        self.data = b""  # the bytes of the tensors of the newest record
         self.at_gate: dict[str, Any] = {}  # the values of the newest one made at a gate
         self._data_at_gate = b""
         # The values when the loop took its last batch, or None if that was before the first step.
@@ -69,7 +69,7 @@ class Records:
         self.is_at_end = True
 
     def changed(self) -> list[str]:
-        """What of this rank's own has changed between the last gate and the newest record."""
+        """The values that only this rank has and that changed since the last gate, by their keys."""
         if not self.at_gate:
             return []
         keys = [key for key in sorted(self._state.peers.own_keys | {"data"})
@@ -90,7 +90,7 @@ class Records:
         return Made(values, data, pack_record(values, data))
 
     def _copy(self, tensors: list[torch.Tensor], must_copy: bool) -> bytes:
-        """The bytes of the tensors. To read those of a GPU takes time, so they must have changed."""
+        """The bytes of the tensors. Reading a GPU takes time: unchanged ones are not read again."""
         versions = [one._version for one in tensors]
         is_same = self._flat.is_of(tensors)
         if not is_same:

@@ -36,7 +36,7 @@ class Recovery:
 
     def serve(self, saves: Saves, rejoin: Callable[[], None],
               leave: Callable[[int, str, int], None]) -> None:
-        """`rejoin` has the job of these saves go on with the replacement of a lost rank.
+        """Takes what is needed when a rank is lost. `rejoin` connects the job to the replacement.
 
         `leave` saves a step, for a reason, and ends the process with an exit code.
         """
@@ -105,7 +105,7 @@ class Recovery:
         self._link.say("plain", why=why, is_open=is_open)
 
     def close(self) -> None:
-        """Ends it. What is made after it in this process is not recovered."""
+        """Ends recovery: a Checkpointer that this process makes later is not recovered."""
         self._steps.close()
         self._link.events.stop(self._job)
         self._job = None
@@ -117,7 +117,7 @@ class Recovery:
 
 def recovery_for(wanted: bool | None, state: TrainingState, buckets: BucketOrders, scaler: Any,
                  group: Any) -> Recovery | PlainSteps:
-    """How a Checkpointer makes steps: plainly outside of `holdfast launch`, or if so wanted."""
+    """How a Checkpointer makes steps: with recovery under `holdfast launch`, if that is possible."""
     side = current()
     why = _why_not(side, group)
     if wanted and why:

@@ -27,7 +27,7 @@ class StartupLog:
     """The log of one rank: written by its first process, read by the others."""
 
     def __init__(self, descriptor: int) -> None:
-        """`descriptor` is of a file in memory; its position is of no matter."""
+        """`descriptor` belongs to a file in memory; its position is not used."""
         self._file = descriptor
         self._at = 0
         self.unanswered: list[torch.Tensor] = []

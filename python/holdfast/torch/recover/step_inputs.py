@@ -1,7 +1,7 @@
 """The arguments of a step, which must be the same when it is made again.
 
 A step may change its batch: x.mul_(2), batch.pop("labels"). Lists and dicts are put back as they
-were. Of tensors there is no copy at first. torch counts the writes to a tensor, so an undisturbed
+were. Tensors are not copied at first. torch counts the writes to a tensor, so an undisturbed
 step that writes to its batch is noticed, and from then on a copy is kept.
 """
 
@@ -21,10 +21,11 @@ class StepInputs:
     """The arguments of the newest step."""
 
     def __init__(self) -> None:
-        self._containers: list[tuple[Any, Any]] = []  # with a copy of each
+        self._containers: list[tuple[Any, Any]] = []  # lists and dicts, with a copy of each
         self._tensors: list[torch.Tensor] = []
         self._versions: list[int] = []
-        self._copies: list[torch.Tensor] = []  # of the first of the tensors, or of none
+        # Copies of the tensors; empty until a step was seen to write to one, or if they are large.
+        self._copies: list[torch.Tensor] = []
         self._keeps_copies = False
 
     def keep(self, args: Any, kwargs: Any) -> None:
@@ -39,7 +40,7 @@ class StepInputs:
                 self._copies = [one.detach().clone() for one in self._tensors]
 
     def add(self, batch: Any) -> None:
-        """Watches a batch that was read inside of the step, too; of it there is no copy."""
+        """Watches a batch that was read inside of the step, too; no copy of it is kept."""
         known = len(self._tensors)
         self._visit(batch, 0)
         self._versions += [one._version for one in self._tensors[known:]]

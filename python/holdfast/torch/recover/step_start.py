@@ -23,7 +23,7 @@ class StepStart:
     def __init__(self, state: TrainingState, buckets: BucketOrders, scalers: list[Any]) -> None:
         self._models, self._optimizers = state.models, state.optimizers
         self._ddp_buckets = buckets
-        self._flags: list[bool] = []  # of DDP
+        self._flags: list[bool] = []  # sync_flags() of the DDP modules
         self._scalers = scalers
         self._own_generators = state.generators
         self._buffers = BufferCopies(state.models)

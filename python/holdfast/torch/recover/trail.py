@@ -1,12 +1,12 @@
 """The calls that a training loop has made since it took its last batch.
 
 The process that replaces a lost rank begins its loop at the top, with a batch. The others may be
-further: in the second ck.run() of a step, or in a validation behind ck.step(). The replacement
+further: in the second ck.run() of a step, or in a validation after ck.step(). The replacement
 then makes the same calls as they did, and each of them returns at once, with what it returned in
 the lost rank, or on another one. So every rank keeps these calls (its trail).
 
 A run is at the top of the loop if it is the first since ck.step() before which the loader gave a
-batch, or that makes updates: so a validation behind ck.step() is not.
+batch, or that makes updates: so a validation after ck.step() is not.
 """
 
 from collections.abc import Callable
@@ -116,7 +116,7 @@ class SkippedCalls:
 
     def __init__(self, trail: Trail, refuse: Callable[[Exception], None],
                  arrive: Callable[[], None], is_in_loop: Callable[[], bool]) -> None:
-        """`arrive` is called behind the last of them, and `refuse` if it makes other calls.
+        """`arrive` is called after the last of these calls, `refuse` if there are other calls.
 
         `is_in_loop` says whether this process has taken a batch.
         """

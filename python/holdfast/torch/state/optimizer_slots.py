@@ -32,7 +32,7 @@ def has_objects(state: Mapping[Any, Any]) -> bool:
 
 
 def pack_slots(states: Sequence[tuple[str, Mapping[Any, Any]]]) -> dict[str, Any]:
-    """What the names of tensors do not tell of these states, by the prefix of their slots."""
+    """What these states have besides tensors with plain names, by the prefix of their slots."""
     slots: dict[str, Any] = {}
     odd: dict[str, Any] = {}
     for prefix, state in states:

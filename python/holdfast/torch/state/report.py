@@ -25,7 +25,7 @@ class Report:
 
     @property
     def refusal(self) -> str:
-        """What an error says of the report, with the way out if there is one."""
+        """The report as the text of an error, with advice if strict=False would help."""
         way_out = "; resuming=holdfast.Resuming(strict=False) leaves that out"
         return f"{self}{'' if self.reshaped else way_out}"
 

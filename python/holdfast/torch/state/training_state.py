@@ -170,7 +170,7 @@ class TrainingState:
         return self._tensors.pieces()
 
     def resting(self) -> list[tuple[Piece, str]]:
-        """What rests between two updates, parameters and slots, and the names in a checkpoint."""
+        """Parameters and slots, which nothing writes to between updates, with their saved names."""
         return [(piece, self._capture.saved_name(piece)) for piece in self._tensors.pieces()
                 if piece.kind in ("parameter", "slot")]
 
@@ -308,7 +308,7 @@ class TrainingState:
             self._tensors.allocate_slots(mine, objects)
 
     def _note_own(self, tensors: list[str], found: _native.SavedStep) -> None:
-        """On another number of ranks, a rank gets what was the own of some other rank."""
+        """Notes what this rank gets from another one, because the number of ranks has changed."""
         names = [*tensors, *differing_extra_states(extra_trees(found))]
         if names:
             self._notes["own"] = (f"{name_a_few(names)}: each of {len(found.rank_objects)} ranks "

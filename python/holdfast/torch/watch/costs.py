@@ -9,11 +9,12 @@ from dataclasses import dataclass
 _FIRST_BYTES = 256 << 10  # the window until something is measured
 _LEAST_BYTES = 4 << 10
 _KEPT = 64  # so many steps and windows are remembered
-_MARGIN = 0.8  # of the share is used, because a window may take longer than those before it
+_MARGIN = 0.8  # so much of the share is used: a window may take longer than those before it
 # A window is worth opening if its seals take at least so many times what all else takes.
 _WORTH = 4.0
-_LONGEST_WINDOW = 0.25  # of a step: a window that comes only after several steps takes no longer
-_MEETING_PART = 0.1  # of the share may be used by meetings of the ranks
+# A window that is opened only once in several steps takes at most this part of a step.
+_LONGEST_WINDOW = 0.25
+_MEETING_PART = 0.1  # so much of the share may be used by meetings of the ranks
 _LONGEST = 16  # meetings are at most so many times farther apart than asked for
 
 

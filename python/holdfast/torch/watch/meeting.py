@@ -32,11 +32,11 @@ Answers = Sequence[Mapping[str, Any]]  # of all ranks
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a meeting has come to."""
+    """The outcome of a meeting."""
 
     alarms: list[Alarm]  # the same on all ranks
-    plan: Plan  # of all ranks
-    passed: int  # turns of windows, on the rank that has opened most
+    plan: Plan  # what all ranks do until the next meeting
+    passed: int  # turns of windows (turn.py), on the rank that has had most
     grouping: Grouping
 
 

@@ -60,7 +60,7 @@ class Held:
 
 
 def _key_of(piece: Piece, name: str, rank: int) -> str:
-    # Of some tensors only the first rank's counts, and the others may have other values.
+    # For some tensors only the values of the first rank count; those of the others may differ.
     alone = "" if piece.copies == "equal" else f"rank {rank}"
     return digest_of(name, str(piece.shape), str(piece.box), str(piece.tensor.dtype), alone)
 

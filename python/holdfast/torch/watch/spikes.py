@@ -50,7 +50,7 @@ def _norm(values: torch.Tensor) -> torch.Tensor:
 
 
 def found_inf_of(optimizer: torch.optim.Optimizer) -> torch.Tensor | None:
-    """Above 0 if the update that comes is left out.
+    """A number on the device of the optimizer: above 0 if the next update is left out.
 
     GradScaler lets a fused optimizer find out itself that it must leave out an update.
     """
@@ -66,10 +66,10 @@ class Figures:
         self._kept: deque[float] = deque(maxlen=_KEPT)
 
     def look(self, value: float) -> str:
-        """What was expected, if the value is a spike; else "".
+        """Notes the value. Returns what was expected if it is a spike; else "".
 
-        A spike counts as the largest value that is none, so that a second one of its size is
-        seen, and figures that stay large become usual.
+        Of a spike only the bound that it exceeds is noted. So a second spike that is much larger
+        than the bound is still seen, and figures that stay large become usual after a while.
         """
         if not math.isfinite(value):
             return "a finite number"

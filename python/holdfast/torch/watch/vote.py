@@ -20,7 +20,7 @@ from holdfast.errors import CorruptError
 from holdfast.torch.watch.alarms import ALIKE, DIFFERS, GONE, RESTED, UNDECIDED, Alarm, alarm_of
 from holdfast.torch.watch.replica_groups import Part, PieceGroup
 
-_MOST_PARTS = 256  # of a rank are replaced by bytes of another one in a vote
+_MOST_PARTS = 256  # a vote replaces at most so many parts of a rank by those of another one
 
 Gather = Callable[[Any], list[Any]]
 
