@@ -25,7 +25,7 @@ OrderedJson thresholds_json(const Thresholds& thresholds) {
 Result<double> read_double(Fields& fields, const char* name) {
   const Json& value = *HOLDFAST_TRY(fields.any(name));
   if (value.is_number()) return value.get<double>();
-  return invalid("{}.{}: is no number", fields.where(), name);
+  return invalid("{}.{}: is not a number; expected one", fields.where(), name);
 }
 
 Result<Thresholds> read_thresholds(const Json& json, const std::string& where) {

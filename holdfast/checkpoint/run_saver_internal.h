@@ -137,10 +137,10 @@ class RunSaver : public Saver {
 
   Mutex mutex_;
   // Each thread waits for a condition of its own, so that none is woken needlessly.
-  Condition changed_;   // the training thread
-  Condition captures_;  // the capturing thread
-  Condition commits_;   // the committing thread
-  Condition stops_;     // the thread that renews the lease
+  Condition changed_;   // for the training thread
+  Condition captures_;  // for the capturing thread
+  Condition commits_;   // for the committing thread
+  Condition stops_;     // for the thread that renews the lease
   std::deque<Task> to_capture_ HOLDFAST_GUARDED_BY(mutex_);
   std::deque<Task> to_commit_ HOLDFAST_GUARDED_BY(mutex_);
   Task committing_ HOLDFAST_GUARDED_BY(mutex_);  // the save that is being committed

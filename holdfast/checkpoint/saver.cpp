@@ -79,7 +79,10 @@ RunSaver::RunSaver(Env& env, Run run, std::optional<Owner> owner, Transport* tra
 }
 
 Result<SaveHandle> RunSaver::save(SaveRequest request) {
-  if (closed_) return invalid("{}: the saver is closed", run_.path().native());
+  if (closed_) {
+    return invalid("{}: the saver is closed; expected the call before close()",
+                   run_.path().native());
+  }
   // A save that is not settled cannot be committed, so waiting for room could take
   // forever.
   if (!unsettled_.empty()) settle({}, request.stream);

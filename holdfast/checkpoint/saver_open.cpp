@@ -165,7 +165,10 @@ Result<std::unique_ptr<Saver>> Saver::open(Env& env, const Path& run,
 
 Result<void> RunSaver::rejoin() {
   if (transport_ == nullptr) return {};
-  if (closed_) return invalid("{}: the saver is closed", run_.path().native());
+  if (closed_) {
+    return invalid("{}: the saver is closed; expected the call before close()",
+                   run_.path().native());
+  }
   static_cast<void>(HOLDFAST_TRY(
       holdfast::ranks_here(env_, transport_, options_.identity, options_.timeout)
           .within("rejoin")));

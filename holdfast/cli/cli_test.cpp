@@ -156,7 +156,7 @@ TEST_F(CliTest, EveryDefectOfALayoutFileIsOneSentenceAndExitCode2) {
   expect_defect(head + slice("[-1, 2]", 0) + "]}",
                 "slices[0].box: -1; expected 0 to 9223372036854775807");
   expect_defect(head + slice("[0, 2]", 0) + "," + slice("[2, 4]", 4) + "]}",
-                "d: w and w share bytes 4 to 8");
+                "d: w and w share bytes 4 to 8; expected bytes of their own");
   expect_defect(head + slice("[0, 4]", 0) + "], \"speed\": 3}",
                 "unknown key \"speed\"");
 }

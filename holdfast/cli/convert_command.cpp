@@ -27,8 +27,10 @@ RUN@STEP is a step of a run; if it was saved several times, the last one. A targ
 exists is not overwritten. Formats:
 )";
 constexpr const char* kConvertEnd = R"(
-All that the checkpoint holds is written: weights, optimizer and bookkeeping, under the
-names that they have in it. For weights that another tool loads, use holdfast export.)";
+All tensors are written under the names that they have in the checkpoint, also those of
+the optimizer, and all objects that the ranks share. Objects of single ranks, such as
+random generators (rank-NNNN.objects.json), are left out, and the output says so. For
+weights that another tool loads, use holdfast export.)";
 
 // One line for each format: its name, what it is, and the names that choose it.
 std::string describe_formats() {

@@ -20,7 +20,7 @@ Examples:
   holdfast inject base.pt hurt.pt --tensors 'model.*' --seed 7 --checksums consistent
   holdfast inject base.pt --flips 10 --bits exponent --dry-run
   holdfast inject runs/gpt@400 hurt --roles slot --checksums raw --save-plan p.json
-  holdfast inject hurt.pt --in-place --undo p.json --checksums consistent
+  holdfast inject hurt --in-place --undo p.json --checksums raw
 
 Flips bits that the seed chooses: the same seed, trial and selection give the same bits
 on every machine and in every format. FROM is a file or folder of a known format, a

@@ -43,9 +43,9 @@ Result<void> add_flip(const Source& source, const BadRecord& record,
       odds <= kMostOdds || (confirm && HOLDFAST_TRY(confirm(byte)));
   if (!confirmed) {
     return corrupt(
-        "{}: a flipped bit explains the crc of record {}, but of its {} bytes other "
-        "damage would do so once in {:.0f} times; expected seals or a copy (--from) to "
-        "confirm it",
+        "{}: a flipped bit explains the crc of record {}, but in a record of {} bytes "
+        "other damage looks like one flipped bit once in {:.0f} times; expected seals or "
+        "a copy (--from) to confirm it",
         source.name(), record.name, record.size, 1 / odds);
   }
   repair.bytes.push_back(byte);

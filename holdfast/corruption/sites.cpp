@@ -76,7 +76,7 @@ Result<std::string> find_layer(const std::vector<std::string>& layers,
   if (text == "last") return layers.back();
   const auto number = number_in(text);
   if (!number) {
-    return invalid("layer \"{}\": expected first, middle, last or a number", text);
+    return invalid("layer: \"{}\"; expected first, middle, last or a number", text);
   }
   if (*number < std::ssize(layers)) return layers[static_cast<size_t>(*number)];
   return not_found("layer {}: there are {} layers; expected a number below that", text,

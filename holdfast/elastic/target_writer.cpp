@@ -82,8 +82,8 @@ void TargetWriter::write_or_keep(int64_t file) {
   done_.kept += there.ok() && finished.ok() ? 1 : 0;
 }
 
-// All other errors leave the files for the next call: a stop or a disk that fails says
-// nothing about them.
+// If a seal differs, a file is wrong, so the files are removed. All other errors leave the
+// files for the next call: a stop or a disk that fails does not mean that they are wrong.
 Result<int64_t> TargetWriter::check_or_remove() {
   const Result<int64_t> checked = check_seals();
   if (checked.ok() || checked.error().code() != ErrorCode::kCorrupt) return checked;

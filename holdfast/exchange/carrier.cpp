@@ -124,7 +124,8 @@ std::unique_ptr<Inlet> inlet_over_transport(const PairLink& link) {
 }
 
 Error gave_up(const PairLink& link) {
-  return unavailable("rank {}: could not send all", link.peer);
+  return unavailable("rank {}: has failed and sends no more; expected all its boxes",
+                     link.peer);
 }
 
 Result<void> check_link(const PairLink& link) {

@@ -84,13 +84,13 @@ struct Exchanged {
   // Numbers of bytes of this rank. What was received and sent is counted by the
   // carriers.
   std::array<int64_t, kCarriers> received{};
-  std::array<int64_t, kCarriers> sent{};  // with what was passed on
+  std::array<int64_t, kCarriers> sent{};  // boxes that were passed on are included
   int64_t copied = 0;                     // inside the rank's memory
   int64_t kept = 0;                       // in boxes that stayed where they are
   // The most that old and new pieces and buffers had at one time.
   int64_t peak = 0;
-  int64_t moved = 0;  // between all ranks together, by the plan
-  std::vector<Seal> seals{};  // of the target's tensors, before and after
+  int64_t moved = 0;  // what the plan moves between all ranks together
+  std::vector<Seal> seals{};  // of the target's tensors; the same before and after
   Duration prepared{}, copied_for{}, verified{};  // how long the phases took
 };
 

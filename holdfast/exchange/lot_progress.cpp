@@ -21,7 +21,9 @@ Result<void> LotProgress::outcome() const {
 
 Result<void> LotProgress::wait_for_change(std::string_view what) {
   if (error_.has_value()) return *error_;
-  if (env_.now() >= deadline_) return timed_out("{}: not in time", what);
+  if (env_.now() >= deadline_) {
+    return timed_out("exchange: the deadline passed while waiting for {}", what);
+  }
   env_.wait_until(changed_, mutex_, deadline_);
   return {};
 }

@@ -1,6 +1,7 @@
-// How far a rank is in an exchange. Its threads wait here for each other: receivers for
-// the memory of their lot, senders for boxes that they pass on, and the thread that
-// makes memory for lots that are done with. When one thread fails, all waits end.
+// How far a rank is in an exchange. Its threads wait here for each other: receivers wait
+// until their lot (own_moves.h) has memory, which is called that it comes up; senders
+// wait for boxes that they pass on; and the thread that makes memory waits until earlier
+// lots are done. When one thread fails, all waits end.
 #pragma once
 
 #include <atomic>
@@ -14,8 +15,8 @@
 
 namespace holdfast {
 
-// A low number for errors that are a cause, a high one for those that are a
-// consequence: when one rank fails, others lose it or wait in vain.
+// Tells causes from consequences: when one rank fails, others lose it or wait in vain. Of
+// several errors, the one with the lowest number is most likely the cause.
 int weight_of(const Error& error);
 
 class LotProgress {
@@ -24,9 +25,9 @@ class LotProgress {
   LotProgress(Env& env, Instant deadline, uint32_t lots, uint32_t arrivals)
       : env_(env), deadline_(deadline), open_(lots), arrived_(arrivals) {}
 
-  // Keeps the error that says most.
+  // Keeps the error if it is more likely the cause than the one that is kept so far.
   void fail(const Error& error);
-  // The error; success if nothing failed.
+  // The error that is kept; success if nothing failed.
   Result<void> outcome() const;
   const std::atomic<bool>& failed() const { return failed_; }
 

@@ -16,7 +16,7 @@ namespace holdfast {
 // What a rank says about itself.
 struct Greeting {
   std::string name{};        // the holder that the rank is; empty for its worker's name
-  bool is_whole = false;     // of a fill
+  bool is_whole = false;     // for fills: the rank holds its part of the state
   std::string agreed{};      // what all ranks must have in common, such as a digest
   int64_t needs = 0;         // bytes of the host's memory for what the rank will make
   bool direct = true;        // may use the memory of ranks in the same process
@@ -35,12 +35,12 @@ struct Peer {
   bool is_whole = false;
   std::string agreed{};
   int64_t needs = 0;
-  Bytes said{};  // what the rank said besides
+  Bytes said{};  // what the rank gave meet() as `said`
 };
 
 struct Meeting {
   std::vector<Peer> peers;  // by rank
-  Tag tag = 0;              // of the messages of this exchange, and the next three
+  Tag tag = 0;              // messages of this exchange have it or one of the next three
   Instant deadline{};       // the earliest of all ranks
 
   // The link to another rank.
@@ -57,7 +57,8 @@ LiveHolders holders_of(const std::vector<Peer>& peers);
 struct Heard {
   // Each rank's bytes, by rank; empty unless all ranks were heard and went well.
   std::vector<Bytes> said{};
-  // The error of a rank that failed: the one that says most. All ranks hear the same.
+  // The error of a rank that failed. If several failed, the one that is most likely the
+  // cause of the others (weight_of()). All ranks hear the same.
   std::optional<Error> failed{};
   // Why this rank did not hear all others.
   std::optional<Error> missed{};
@@ -69,7 +70,7 @@ struct Heard {
 Heard tell_all(Transport& transport, const Result<Bytes>& own, Instant deadline);
 
 // All ranks call it together, each with its own outcome. If any rank failed, all return
-// the same error: the one that says most.
+// the same error: the one that is most likely the cause (weight_of()).
 Result<void> settle(Transport& transport, const Result<void>& own, Instant deadline);
 
 }  // namespace holdfast

@@ -75,8 +75,9 @@ Result<void> make_piece_of(OwnMoves& moves, uint32_t number, PieceStorage& stora
 void refuse_streams(const OwnMoves& moves, const MoveOptions& options);
 
 // `old` and `moves` must be those of one rank. On failure returns the error of this rank
-// that says most; the contents of new pieces are then undefined. Old pieces that were
-// released are true in `released`, which has one entry for each.
+// that is most likely the cause (weight_of()); the contents of new pieces are then
+// undefined. Old pieces that were released are true in `released`, which has one entry for
+// each.
 Result<MoveCounts> move_pieces(OwnMoves& moves, const LocalPieces& old,
                                PieceStorage& storage, const MoveOptions& options,
                                MemoryCount& memory, std::vector<bool>& released);

@@ -23,16 +23,17 @@ struct SharedPlan {
   std::vector<int> rank_of{};  // by the plan's holders; -1 for one without a rank
 };
 
-// Lots are the unit in which tensors come up, in one order on all ranks: tensors that
-// follow each other in the target, of together at most 16 MiB, or one tensor that is
-// larger. The lot of each tensor.
+// Returns the number of the lot of each tensor. Tensors are exchanged lot by lot, in the
+// same order on all ranks. A lot is one large tensor, or tensors that follow each other in
+// the target and have at most 16 MiB together.
 std::vector<uint32_t> lots_of(const Collection& target);
 
 // A piece that the rank has afterwards.
 struct NewPiece {
   LocalPiece piece;  // without memory until it is made
   uint32_t lot = 0;
-  uint32_t kept = kNothing;  // the number of the old piece that it is; else it is made
+  // The number of the old piece that stays as this one; kNothing if it is made.
+  uint32_t kept = kNothing;
 };
 
 // A box that goes from an old piece to a new one of the same rank.

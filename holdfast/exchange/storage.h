@@ -33,9 +33,10 @@ class PieceStorage {
 };
 
 // Memory of the host, one block for each piece, row-major without gaps. Large blocks ask
-// for huge pages. The system only promises the memory until it is written: exchange()
-// looks before whether there is enough. Frees what it made; other old pieces belong to the caller. Its memory
-// goes with it.
+// for huge pages. make() succeeds even if there is too little memory, because the system
+// provides memory only when it is written to; so exchange() checks first whether there is
+// enough. release() frees only what make() has made: other old pieces belong to the caller.
+// The destructor frees all memory that is left.
 class HostStorage : public PieceStorage {
  public:
   HostStorage() = default;

@@ -53,7 +53,8 @@ class EntryPlanner {
   TreeBuilder tree_;
 };
 
-// What DCP cannot hold of the contents: texts of items, by their names.
+// What of the contents DCP itself cannot hold. It is kept as texts in further items of the
+// folder; the result has the texts by the names of these items.
 Result<KeptTexts> kept_texts(const Contents& contents, const EntryPlanner& planner);
 
 }  // namespace holdfast::dcp

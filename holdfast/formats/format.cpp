@@ -392,8 +392,9 @@ Result<void> write_file(Env& env, const Path& path, const Contents& contents,
   const Format* format = options.format;
   if (format == nullptr) format = HOLDFAST_TRY(format_for(path));
   if (!format->can_write()) {
-    return unsupported("{}: the format {} can be read, but not written", path.native(),
-                       format->name);
+    return unsupported(
+        "{}: the format {} can be read, but not written; expected another format",
+        path.native(), format->name);
   }
   const Path target = without_slash(path);
   HOLDFAST_TRY(check_new(env, target));

@@ -30,9 +30,11 @@ Result<Round> hold_round(const Ranks& ranks, const Message& own, Duration at_mos
 // The same, but an error that a rank has said is returned, too.
 Result<std::vector<Message>> say_and_hear(const Ranks& ranks, const Message& own,
                                           Duration at_most);
-// A round in which ranks only say how they fared.
+// A round in which each rank only says whether it has succeeded, and its error if not.
 Result<Round> say_outcome(const Ranks& ranks, const Result<void>& own,
                           Duration at_most);
+// The same, but an error that a rank has said is returned: it succeeds on all ranks or on
+// none.
 Result<void> agree(const Ranks& ranks, const Result<void>& own, Duration at_most);
 
 // Files in the text of a message.

@@ -46,7 +46,7 @@ Message describe(Env& env, const SharedPlace& place) {
   return said;
 }
 
-// Puts together what the ranks say.
+// Collects what all ranks say about the places of their hosts.
 class Found {
  public:
   Result<void> add(int rank, const Message& said) {

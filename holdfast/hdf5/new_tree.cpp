@@ -76,15 +76,16 @@ class NewTreeVisitor {
 
   Result<void> visit_node(uint64_t address, uint64_t count, int depth) {
     if (!seen_.insert(address).second) {
-      return corrupt("{}: {} has the node at {} twice", where_, kTree, address);
+      return corrupt("{}: {} has the node at {} twice; expected it once", where_, kTree,
+                     address);
     }
     const Level below = depth == 0 ? Level{} : levels_[static_cast<size_t>(depth) - 1];
     const uint64_t pointer = file_.sizes().offset + count_bytes_ + below.total_bytes;
     const uint64_t used = kNodeOverhead + count * record_bytes_ +
                           (depth == 0 ? 0 : (count + 1) * pointer);
     if (used > node_bytes_) {
-      return corrupt("{}: {} has {} records in a node of {} bytes", where_, kTree,
-                     count, node_bytes_);
+      return corrupt("{}: {} has {} records in a node of {} bytes; expected fewer",
+                     where_, kTree, count, node_bytes_);
     }
     const Bytes node = HOLDFAST_TRY(
         file_.read_block(address, used, depth == 0 ? "BTLF" : "BTIN", where_, kTree));

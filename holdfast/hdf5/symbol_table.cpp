@@ -20,7 +20,8 @@ class TreeVisitor {
   // `level` is the level that the node must have; any if it is negative.
   Result<void> visit_node(uint64_t address, int level) {
     if (!seen_.insert(address).second) {
-      return corrupt("{}: {} has the node at {} twice", where_, kind_.what, address);
+      return corrupt("{}: {} has the node at {} twice; expected it once", where_,
+                     kind_.what, address);
     }
     const uint64_t prefix = 8 + 2 * uint64_t{file_.sizes().offset};
     const Bytes head =

@@ -249,8 +249,8 @@ class Walker {
       return {};
     if (dataset.bytes() <= most_inflated(file_.source()->size())) return {};
     return unsupported(
-        "{} has {} bytes, but the file has only {}; expected elements that "
-        "were written",
+        "{} has {} bytes, but the whole file has only {}; expected elements that "
+        "are stored in the file",
         dataset.where, dataset.bytes(), file_.source()->size());
   }
 

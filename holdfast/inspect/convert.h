@@ -36,8 +36,9 @@ struct Converted {
 // systems, and for a target that is a folder, it leaves a hidden ".NAME.*.tmp" beside
 // the target, which the next conversion to the same target removes.
 //
-// If `from` is a run, its newest undamaged step is converted. Tensors, aliases and
-// objects are always kept, and metadata if the format can store it. Failures:
+// If `from` is a run, its newest undamaged step is converted. Tensors, aliases and the
+// objects that all ranks share are always kept, and metadata if the format can store it.
+// Objects of single ranks (rank-NNNN.objects.json) are left out. Failures:
 //   kConflict     the target exists
 //   kUnsupported  the format cannot store something that the values depend on (a dtype,
 //                 objects, aliases); nothing is written

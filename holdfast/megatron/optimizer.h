@@ -55,7 +55,8 @@ struct OptimizerState {
 std::vector<std::vector<size_t>> parameters_of_groups(
     const std::vector<LocalParameter>& parameters, size_t groups);
 
-// Whether a parameter has a master weight, if there are any.
+// Whether a parameter has 16 bits, so that an optimizer with master weights (fp32 copies)
+// has one for it.
 bool has_master(const LocalParameter& parameter);
 
 // The dict that has "state" and "param_groups"; null if there is none.

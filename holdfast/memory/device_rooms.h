@@ -43,7 +43,7 @@ struct DeviceBlock {
   ByteView memory;
 };
 
-// Copies of blocks inside their device.
+// Copies of blocks of one device, in the memory of that device.
 struct DeviceProbe {
   std::unique_ptr<DeviceSnapshot> snapshot;
   std::vector<ByteView> copies;  // one for each block; empty if it is on another device

@@ -15,8 +15,9 @@
 // the same boxes of the same tensors in the same order have the same parts, and equal
 // bytes give equal seals, however the tensors lie in memory.
 //
-// Pieces on devices are sealed there, or read through host memory where they cannot be, by
-// a stream of our own, and every call waits until that is done. wait_for() puts these reads behind the training's work.
+// Pieces on devices are sealed by the device; if it cannot, they are read through host
+// memory. Both happen in a CUDA stream of our own, and every call waits until they are
+// done. wait_for() makes that stream wait for the work of the training's stream.
 //
 // Threads: all calls come from one thread. Nothing may write to the pieces during a call.
 #pragma once

@@ -18,9 +18,8 @@ Result<void> check_fits(const Model& model, const Parallel& parallel) {
   HOLDFAST_TRY(check(parallel));
   if (parallel.tp > 1 && !model.can_cut()) {
     return invalid(
-        "{}: tp={}, but none of its tensors can be cut; expected tp=1 (of the "
-        "convolutional networks, only vgg16 has layers that can be cut)",
-        model.name, parallel.tp);
+        "{}: tp={}, but none of its tensors can be cut; expected tp=1", model.name,
+        parallel.tp);
   }
   if (model.experts == 0 && (parallel.ep > 1 || parallel.etp > 0)) {
     return invalid("{}: {}={}, but it has no experts", model.name,

@@ -351,7 +351,7 @@ TEST(BuildTest, EverySliceOfADenseModelHasAsManyHoldersAsReplicas) {
 
 TEST(BuildTest, ConvolutionalNetworksAreCutAsFarAsTheyCanBe) {
   EXPECT_THAT(refusal(make_resnet50(), "tp=2"),
-              testing::AllOf(HasSubstr("resnet50: tp=2"), HasSubstr("vgg16")));
+              HasSubstr("resnet50: tp=2, but none of its tensors can be cut"));
   const Collection resnet = build(make_resnet50(), "pp=4,dp=2,zero=3");
   EXPECT_THAT(held(resnet, "bn1.running_mean"), ElementsAre(64, 64, 0, 0, 0, 0, 0, 0));
   EXPECT_THAT(held(resnet, "bn1.weight"), ElementsAre(32, 32, 0, 0, 0, 0, 0, 0));

@@ -198,6 +198,12 @@ Result<RuledModel> choose_rules(std::string_view name, const Collection& collect
 }
 
 Result<void> check_degrees(const RuledModel& ruled, const Parallel& parallel) {
+  if (ruled.rules == "as-cut" && parallel.tp > 1 && !ruled.model.can_cut()) {
+    return invalid(
+        "as-cut: tp={}, but the source cuts no tensor; expected tp=1, or other rules "
+        "(--rules)",
+        parallel.tp);
+  }
   for (size_t i = 0; i < ruled.model.parameters.size(); ++i) {
     HOLDFAST_TRY(check_degree(ruled.model.parameters[i], ruled.units[i], parallel));
   }

@@ -137,7 +137,7 @@ Result<RuleSet> rule_set_from_json(const Json& json, std::string_view where) {
   }
   for (const auto& [pattern, words] : rules->items()) {
     if (!words.is_string()) {
-      return invalid("{}: rules: {}: expected a text of words", where,
+      return invalid("{}: rules: {}: is not a text; expected a text of words", where,
                      pattern.substr(0, 80));
     }
     set.rules.push_back(

@@ -119,7 +119,8 @@ Result<RuledModel> choose_rules(std::string_view name, const Collection& collect
                                 const Parallel& parallel, int64_t head = 0);
 
 // Fails with kInvalid, naming a tensor, unless the configuration cuts all tensors into
-// equal parts. A vocabulary may have short parts.
+// equal parts. A vocabulary may have short parts. Also fails if rules_of_cut() shall cut
+// for tensor parallelism and the source cuts no tensor.
 Result<void> check_degrees(const RuledModel& ruled, const Parallel& parallel);
 
 // The tensors of the checkpoint, cut by the configuration. Holder p is position p, a file.

@@ -266,6 +266,15 @@ TEST(Rules, AModelThatASetAlmostKnowsIsNotCutAsItsFilesAre) {
   }
 }
 
+TEST(Rules, TensorParallelismAsTheFilesAreCutNeedsFilesThatAreCut) {
+  const std::vector<Tensor> tensors{{.name = "layers.0.own.weight", .shape = {8, 8}}};
+  const RuledModel ruled = choose_rules("", whole(tensors), {.tp = 2}).value();
+  EXPECT_EQ(check_degrees(ruled, {.tp = 2}).error().message(),
+            "as-cut: tp=2, but the source cuts no tensor; expected tp=1, or other rules "
+            "(--rules)");
+  EXPECT_TRUE(check_degrees(ruled, {.pp = 1, .dp = 2}).ok());
+}
+
 TEST(Rules, StagesGoByNumbersAndNamesInFilesThatAreSortedByName) {
   std::vector<std::pair<std::string, Shape>> rows;
   for (const int i : {0, 1, 10, 11, 2, 3, 4, 5, 6, 7, 8, 9}) {

@@ -6,9 +6,9 @@
 
 namespace holdfast {
 
-// Of the whole plan, including the numbers of holders, tensors and pieces.
+// The digest of the whole plan, including the numbers of holders, tensors and pieces.
 Digest128 fingerprint(const Plan& plan);
-// Of the tensors, the holders, and which holder has which box.
+// The digest of the tensors, the holders, and which holder has which box.
 Digest128 fingerprint(const Collection& collection);
 
 }  // namespace holdfast

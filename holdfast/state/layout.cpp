@@ -176,7 +176,7 @@ Result<void> LayoutBuilder::check_bytes(const Layout& layout) const {
   for (size_t i = 1; i < runs.size(); ++i) {
     const Run &a = runs[i - 1], &b = runs[i];
     if (a.holder == b.holder && b.first < a.last) {
-      return invalid("{}: {} and {} share bytes {} to {}",
+      return invalid("{}: {} and {} share bytes {} to {}; expected bytes of their own",
                      layout.holders()[a.holder].name, tensors_[a.tensor].name,
                      tensors_[b.tensor].name, b.first, std::min(a.last, b.last));
     }

@@ -135,7 +135,8 @@ Result<void> check_not_copy(Env& env, const Path& place, const PlaceRecord& reco
   const Result<Run> other = Run::open(env, record.run);
   if (!other.ok()) return is_missing(other.error()) ? Result<void>() : other.error();
   if (other->id() != record.id) return {};
-  return denied("{}: belongs to the run in {}; expected {}, which is a copy of it",
+  return denied("{}: belongs to the run in {}, of which {} is a copy; expected the "
+                "original run",
                 place.native(), record.run, run.native());
 }
 
