@@ -4,6 +4,8 @@
 
 #include <random>
 
+#include "holdfast/base/guard_page_testing.h"
+
 namespace holdfast::crc32_test {
 namespace {
 
@@ -40,6 +42,13 @@ TEST(Crc32Test, AgreesWithTheDefinitionForAllLengthsAndAlignments) {
       ASSERT_EQ(crc32(part), bit_by_bit(0, part)) << start << " " << count;
       ASSERT_EQ(crc32_extend(0xdeadbeef, part), bit_by_bit(0xdeadbeef, part));
     }
+  }
+}
+
+TEST(Crc32Test, NothingBehindTheBytesIsRead) {
+  for (size_t count = 0; count < 3000; count += 1 + count / 16) {
+    AtTheEndOfAPage bytes(random_bytes(count));
+    EXPECT_EQ(crc32(bytes.bytes()), crc32(random_bytes(count))) << count;
   }
 }
 

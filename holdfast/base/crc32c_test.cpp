@@ -5,6 +5,8 @@
 
 #include <random>
 
+#include "holdfast/base/guard_page_testing.h"
+
 namespace holdfast::crc32c_test {
 namespace {
 
@@ -50,6 +52,13 @@ TEST(Crc32cTest, AgreesWithTheDefinitionForAllLengthsAndAlignments) {
       ASSERT_EQ(crc32c(part), extend_bit_by_bit(0, part)) << start << " " << count;
       ASSERT_EQ(crc32c_extend(0xdeadbeef, part), extend_bit_by_bit(0xdeadbeef, part));
     }
+  }
+}
+
+TEST(Crc32cTest, NothingBehindTheBytesIsRead) {
+  for (size_t count = 0; count < 3000; count += 1 + count / 16) {
+    AtTheEndOfAPage bytes(random_bytes(count, count));
+    EXPECT_EQ(crc32c(bytes.bytes()), crc32c(random_bytes(count, count))) << count;
   }
 }
 

@@ -12,6 +12,11 @@ namespace {
 // ISA-L counts bytes in 32 bits, so longer buffers go to it in parts of this size.
 constexpr size_t kMostOfStream = size_t{1} << 30;
 
+// On aarch64, ISA-L reads a few bytes behind the input of its encoder and behind what its
+// decoder has made (for the Adler-32). They need not be there, so both are buffers of our
+// own, which are larger than ISA-L is told.
+constexpr size_t kInput = size_t{1} << 20, kOutput = size_t{1} << 18, kReadBehind = 64;
+
 const char* words_for(int code) {
   switch (code) {
     case ISAL_INVALID_BLOCK: return "has an invalid block";
@@ -32,6 +37,7 @@ uint8_t* input_pointer(ByteView bytes) {
 
 struct Inflater::State {
   inflate_state stream;
+  Bytes made = Bytes(kOutput + kReadBehind);
 };
 
 Inflater::Inflater(DeflateWrapper wrapper) : state_(std::make_unique<State>()) {
@@ -55,14 +61,15 @@ Result<Inflater::Progress> Inflater::decode(ByteView input, ByteSpan output) {
     const ByteSpan out = output.subspan(progress.made);
     stream.next_in = input_pointer(in);
     stream.avail_in = static_cast<uint32_t>(std::min(in.size(), kMostOfStream));
-    stream.next_out = reinterpret_cast<uint8_t*>(out.data());
-    stream.avail_out = static_cast<uint32_t>(std::min(out.size(), kMostOfStream));
+    stream.next_out = reinterpret_cast<uint8_t*>(state_->made.data());
+    stream.avail_out = static_cast<uint32_t>(std::min(out.size(), kOutput));
     const uint32_t had_in = stream.avail_in, had_out = stream.avail_out;
     const int code = isal_inflate(&stream);
     if (code != ISAL_DECOMP_OK) {
       return corrupt("the deflate stream {}; expected a whole one", words_for(code));
     }
     const uint32_t used = had_in - stream.avail_in, made = had_out - stream.avail_out;
+    std::ranges::copy(std::span(state_->made).first(made), out.begin());
     progress.used += used;
     progress.made += made;
     if (used == 0 && made == 0) break;
@@ -96,13 +103,14 @@ Bytes deflate(ByteView bytes, DeflateWrapper wrapper) {
   stream->level_buf = level_memory.data();
   stream->level_buf_size = ISAL_DEF_LVL1_DEFAULT;
   stream->gzip_flag = wrapper == DeflateWrapper::kZlib ? IGZIP_ZLIB : IGZIP_DEFLATE;
-  Bytes out;
+  Bytes out, in(std::min(bytes.size(), kInput) + kReadBehind);
   std::vector<uint8_t> part(size_t{1} << 16);
   while (stream->internal_state.state != ZSTATE_END) {
     if (stream->avail_in == 0) {
-      const ByteView next = bytes.first(std::min(bytes.size(), kMostOfStream));
+      const ByteView next = bytes.first(std::min(bytes.size(), kInput));
       bytes = bytes.subspan(next.size());
-      stream->next_in = input_pointer(next);
+      std::ranges::copy(next, in.begin());
+      stream->next_in = input_pointer(in);
       stream->avail_in = static_cast<uint32_t>(next.size());
       stream->end_of_stream = bytes.empty() ? 1 : 0;
     }

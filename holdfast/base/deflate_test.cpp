@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 
+#include "holdfast/base/guard_page_testing.h"
 #include "holdfast/base/testing.h"
 
 namespace holdfast::deflate_test {
@@ -28,6 +30,24 @@ TEST(DeflateTest, WhatIsEncodedIsDecoded) {
       const auto again = inflate(packed, std::ssize(bytes), wrapper);
       ASSERT_OK(again);
       EXPECT_TRUE(*again == bytes) << count;
+    }
+  }
+}
+
+void expect_nothing_behind_is_touched(const Bytes& bytes, DeflateWrapper wrapper) {
+  AtTheEndOfAPage plain(bytes);
+  const Bytes packed = deflate(plain.bytes(), wrapper);
+  AtTheEndOfAPage input(packed), output(bytes.size());
+  Inflater inflater(wrapper);
+  ASSERT_OK(inflater.decode(input.bytes(), output.bytes()));
+  EXPECT_TRUE(std::ranges::equal(output.bytes(), bytes)) << bytes.size();
+}
+
+TEST(DeflateTest, NothingBehindTheBytesIsTouched) {
+  for (size_t count = 0; count < 5000; count = count < 300 ? count + 1 : count + 97) {
+    for (const DeflateWrapper wrapper : {DeflateWrapper::kNone, DeflateWrapper::kZlib}) {
+      expect_nothing_behind_is_touched(mixed_bytes(count, count), wrapper);
+      expect_nothing_behind_is_touched(Bytes(count), wrapper);
     }
   }
 }

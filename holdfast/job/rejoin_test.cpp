@@ -21,9 +21,9 @@ constexpr int kRanks = 3;
 class Rejoin : public ::testing::Test {
  protected:
   struct Process {
+    Bytes memory{};  // before the job, which looks at it until its end
     std::unique_ptr<SwitchTransport> transport{};
     std::unique_ptr<Job> job{};
-    Bytes memory{};
     int64_t next = 0;  // the step that it makes next
     std::vector<int64_t> saved{};
   };
