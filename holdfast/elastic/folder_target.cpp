@@ -41,6 +41,7 @@ class DcpKind : public FolderKind {
     std::vector<std::vector<DcpBox>> files(layout.holders().size());
     for (TensorId t = 0; t < layout.tensor_count(); ++t) {
       for (const Slice& slice : layout.slices(t)) {
+        if (slice.box.empty()) continue;  // DcpFolder adds those itself
         files[layout.holder(slice.first)].push_back(
             {source_tensor(plan, t), slice.box});
       }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "holdfast/base/json_text.h"
 #include "holdfast/base/xxh3.h"
 #include "holdfast/checkpoint/write_plan.h"
 #include "holdfast/device/staging_ring.h"
@@ -117,6 +118,7 @@ class NativeWriter : public TargetWriter {
   // computed from the bytes that went to the disk.
   Result<int64_t> check_seals() override {
     std::vector<Seal> seals(source_of_.size());
+    std::vector<bool> there(source_of_.size());
     for (const ShardIndex& index : indexes_) {
       for (const StoredPiece& piece : index.pieces) {
         const auto id = plan_.files->find(index.tensors[piece.tensor].name);
@@ -125,7 +127,13 @@ class NativeWriter : public TargetWriter {
                          files_.native(), index.tensors[piece.tensor].name);
         }
         seals[*id] += piece.seal;
+        there[*id] = true;
       }
+    }
+    if (const auto lost = std::ranges::find(there, false); lost != there.end()) {
+      const auto id = static_cast<TensorId>(lost - there.begin());
+      return corrupt("{}: is not in the target; expected all tensors",
+                     shown(plan_.files->tensor(id).name));
     }
     return compare_seals(plan_, seals, counter_);
   }

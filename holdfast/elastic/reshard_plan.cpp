@@ -78,15 +78,14 @@ Result<void> check_row_order(const Object& objects) {
       version);
 }
 
-// All tensors whole in one file, in the order of the source.
+// All tensors whole in one file, in the order of the source; also those without elements.
 Result<Collection> merge_all(const Collection& source) {
   const auto tensors = source.tensors();
   std::vector<Tensor> own(tensors.begin(), tensors.end());
   LayoutBuilder builder(own, {{.name = "position-0", .kind = HolderKind::kFile}});
   int64_t offset = 0;
   for (TensorId t = 0; t < own.size(); ++t) {
-    const Box box = Box::whole(own[t].shape);
-    if (!box.empty()) builder.add(t, box, 0, offset);
+    builder.add(t, Box::whole(own[t].shape), 0, offset);
     offset += own[t].bytes();
   }
   Layout layout = HOLDFAST_TRY(std::move(builder).build());

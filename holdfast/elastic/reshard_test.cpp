@@ -41,6 +41,33 @@ TEST_F(Reshard, AnyConfigurationCanBeMerged) {
   expect_same_values("/gpt2.safetensors", "/folder");
 }
 
+TEST_F(Reshard, TensorsWithoutElementsAreKept) {
+  const std::vector<Tensor> tensors{
+      {.name = "layers.0.w", .dtype = Dtype::kF32, .shape = {8, 4}},
+      {.name = "layers.0.none", .dtype = Dtype::kBf16, .shape = {0, 4}},
+      {.name = "layers.1.w", .dtype = Dtype::kF32, .shape = {8, 4}},
+      {.name = "layers.1.none", .dtype = Dtype::kBf16, .shape = {4, 0}}};
+  write_source("/source.safetensors", tensors);
+  ASSERT_OK(env_.write_file("/rules.json", bytes_of(R"({
+    "holdfast": "rules", "version": 1, "name": "x",
+    "rules": {"layers.#.w": "rows", "layers.#.none": "rows"}})")));
+  for (const char* to : {"whole", "tp=2,pp=2", "dp=3,zero=1"}) {
+    for (const char* format : {"native", "dcp", "safetensors"}) {
+      ReshardOptions wanted = options(to);
+      wanted.format = format;
+      wanted.rules = "/rules.json";
+      if (format == std::string_view("safetensors") && wanted.to != "whole") continue;
+      const Path target = fmt::format("/{}-{}", format, to);
+      EXPECT_EQ(cut("/source.safetensors", target, wanted).value().seals, 4);
+      expect_same_values("/source.safetensors", target);
+      // And from there again.
+      wanted.format = "native";
+      ASSERT_OK(cut(target, target.native() + "-again", wanted));
+      expect_same_values("/source.safetensors", target.native() + "-again");
+    }
+  }
+}
+
 TEST_F(Reshard, EveryByteIsReadOnce) {
   const ReshardPlan plan =
       plan_reshard(env_, "/gpt2.safetensors", options("tp=2,pp=2,dp=2")).value();

@@ -69,6 +69,11 @@ Result<Collection> as_stored(const Collection& cut,
   LayoutBuilder builder(own, {holders.begin(), holders.end()});
   std::vector<int64_t> ends(holders.size());
   for (TensorId t = 0; t < own.size(); ++t) {
+    // The first file has at least the name of a tensor without elements.
+    if (own[t].shape.elements() == 0) {
+      builder.add(t, Box::whole(own[t].shape), 0, ends[0]);
+      continue;
+    }
     for (const Slice& slice : layout.slices(t)) {
       for (const Box& box : stored_boxes(slice.box, own[t].shape, stored[t])) {
         for (PieceId p = slice.first; p < slice.last; ++p) {
