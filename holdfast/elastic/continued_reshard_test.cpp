@@ -2,10 +2,12 @@
 // if they are right.
 #include <gmock/gmock.h>
 
+#include <filesystem>
 #include <thread>
 
 #include "holdfast/elastic/reshard_testing.h"
 #include "holdfast/env/faulty_env.h"
+#include "holdfast/env/posix_env.h"
 #include "holdfast/shard/shard_index.h"
 #include "holdfast/store/owner.h"
 #include "holdfast/store/step_check.h"
@@ -247,6 +249,29 @@ TEST_F(Reshard, ALongCallKeepsItsRunAndLetsGoAtTheEnd) {
   ASSERT_OK(cut("/gpt2.safetensors", "/a", slow));
   EXPECT_GE(calls, 4);
   EXPECT_TRUE(read_owner(env_, "/a").value()->released);
+}
+
+// In a folder where others may write, somebody may have put the link there.
+TEST_F(Reshard, ALinkInThePlaceOfTheHiddenFolderIsNotFollowed) {
+  const TempFolder temp;
+  const auto disk = make_posix_env();
+  const Path source = temp.path() / "gpt2.safetensors";
+  const Path precious = temp.path() / "home" / "files" / "precious";
+  ASSERT_OK(disk->write_file(source, env_.read_file("/gpt2.safetensors").value()));
+  ASSERT_OK(disk->create_folders(folder_of(precious)));
+  ASSERT_OK(disk->write_file(precious, bytes_of("mine")));
+  const ReshardPlan plan = plan_reshard(*disk, source, options("tp=2")).value();
+  const Path hidden = temp.path() / ".a.reshard";
+  std::filesystem::create_directory_symlink("home", hidden);
+  EXPECT_ERROR(reshard(*disk, plan, temp.path() / "a", options("tp=2")),
+               ErrorCode::kConflict);
+  std::filesystem::remove(hidden);
+  std::filesystem::create_directory(hidden);
+  std::filesystem::create_directory_symlink("../home/files", hidden / "files");
+  EXPECT_ERROR(reshard(*disk, plan, temp.path() / "a", options("tp=2")),
+               ErrorCode::kConflict);
+  EXPECT_EQ(disk->list(folder_of(precious)).value().size(), 1u);
+  EXPECT_EQ(disk->list(temp.path() / "home").value().size(), 1u);
 }
 
 TEST_F(Reshard, FilesForAnotherTargetAreNotKept) {

@@ -1,5 +1,7 @@
 #include "holdfast/elastic/reshard.h"
 
+#include <filesystem>
+
 #include "holdfast/elastic/reshard_internal.h"
 #include "holdfast/formats/format.h"
 #include "holdfast/inspect/attempt_path.h"
@@ -15,6 +17,37 @@ constexpr int64_t kBesides = int64_t{16} << 20;
 
 Path without_slash(const Path& path) {
   return path.has_filename() || !path.has_parent_path() ? path : path.parent_path();
+}
+
+// The folder that is read, and the run that it is a step of.
+std::vector<Path> folders_of_source(Env& env, const ReshardPlan& plan) {
+  std::vector<Path> folders{plan.from.path};
+  if (plan.step && is_run(env, folder_of(plan.step->folder))) {
+    folders.push_back(folder_of(plan.step->folder));
+  }
+  return folders;
+}
+
+// Fails if the target would be inside the source: a run takes what is in it for its own.
+// Folders are told apart by their numbers, because several paths may lead to one.
+Result<void> check_outside(Env& env, const Path& to, const ReshardPlan& plan) {
+  std::error_code failed;
+  const Path whole = std::filesystem::absolute(to, failed).lexically_normal();
+  for (const Path& source : folders_of_source(env, plan)) {
+    const Result<FileInfo> of_source = env.info(source);
+    if (!of_source.ok() || !of_source->folder || of_source->inode == 0) continue;
+    for (Path above = folder_of(whole); above.has_relative_path();
+         above = folder_of(above)) {
+      const Result<FileInfo> info = env.info(above);
+      if (!info.ok() || std::pair(info->device, info->inode) !=
+                            std::pair(of_source->device, of_source->inode)) {
+        continue;
+      }
+      return invalid("{}: is inside the source {}; expected a path outside of it",
+                     to.native(), source.native());
+    }
+  }
+  return {};
 }
 
 }  // namespace
@@ -185,6 +218,7 @@ Result<Resharded> reshard(Env& env, const ReshardPlan& plan, const Path& named,
   if (env.info(to).ok()) {
     return conflict("{}: exists; expected a path where there is nothing", to.native());
   }
+  HOLDFAST_TRY(check_outside(env, to, plan));
   HOLDFAST_TRY(check_space_for(env, to, plan));
   if (plan.megatron) {
     // Before anything is written, so that it is not counted with what is written.

@@ -158,6 +158,23 @@ TEST_F(Reshard, WhatCannotBeDoneIsRefusedBeforeAByteIsWritten) {
               HasSubstr("bytes are free"));
 }
 
+TEST_F(Reshard, ATargetInsideTheSourceIsRefused) {
+  ASSERT_OK(cut("/gpt2.safetensors", "/run", "tp=2"));
+  ReshardOptions dcp = options("tp=2");
+  dcp.format = "dcp";
+  ASSERT_OK(cut("/gpt2.safetensors", "/dcp", dcp));
+  const Path step = find_any(env_, "/run").value().path;
+  for (const Path& to : {Path("/run/step-00000099"), step / "a", Path("/dcp/a/b")}) {
+    const Path from = to.native().starts_with("/dcp") ? "/dcp" : "/run";
+    const Result<Resharded> done = cut(from, to, "tp=4");
+    EXPECT_ERROR(done, ErrorCode::kInvalid);
+    EXPECT_THAT(message_of(done), HasSubstr("is inside the source"));
+  }
+  // A step may stand alone, and a target beside it.
+  ASSERT_OK(env_.rename_new(step, "/alone"));
+  EXPECT_OK(cut("/alone", "/beside", "tp=4"));
+}
+
 TEST_F(Reshard, AFolderOfMegatronWhoseRanksHaveExpertsIsRefused) {
   write_megatron("/experts.safetensors", 2);
   ReshardOptions wanted = options("tp=2");

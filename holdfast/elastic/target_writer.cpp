@@ -5,6 +5,16 @@
 #include "holdfast/store/process.h"
 
 namespace holdfast {
+namespace {
+
+// Fails if the path is a link: what it leads to is not for this call to write or remove.
+Result<void> check_no_link(Env& env, const Path& path) {
+  const Result<FileInfo> info = env.info(path);
+  if (!info.ok() || !info->symlink) return {};
+  return conflict("{}: is a link; expected a folder or nothing", path.native());
+}
+
+}  // namespace
 
 TargetWriter::TargetWriter(Env& env, const ReshardPlan& plan, const Path& to,
                            const ReshardOptions& options, int64_t files,
@@ -19,6 +29,8 @@ TargetWriter::TargetWriter(Env& env, const ReshardPlan& plan, const Path& to,
       done_{.files = files, .bytes = plan.target_bytes(), .folder = to} {}
 
 Result<Resharded> TargetWriter::write() {
+  HOLDFAST_TRY(check_no_link(env_, work_));
+  HOLDFAST_TRY(check_no_link(env_, files_));
   HOLDFAST_TRY(env_.create_folders(work_));
   const Run run = HOLDFAST_TRY(Run::create_or_open(env_, work_));
   const Identity self =
