@@ -313,7 +313,10 @@ Result<RestoredState> adopt(const Ranks& ranks, const SharedPlace& place,
     here.events = nullptr;  // events say that a step is durable
     RestoredState restored = HOLDFAST_TRY(
         restore(*ranks.env, place.path(), into, ranks.transport, here));
-    if (restored.manifest.attempt == found.manifest.attempt) return restored;
+    if (restored.manifest.attempt == found.manifest.attempt) {
+      restored.skipped.clear();  // the caller knows what is passed over in memory
+      return restored;
+    }
     // It is damaged, and restore() has taken an older one of the same number. Whether
     // that one is newer than those on disk is for the caller to decide.
     return corrupt("{}: the newest step {} is damaged; expected it whole",

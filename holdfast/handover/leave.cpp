@@ -119,7 +119,8 @@ class Leaving {
   }
 
   Result<void> publish() {
-    published_ = HOLDFAST_TRY(place_.publish(begun_, manifest_, small_));
+    published_ = HOLDFAST_TRY(
+        place_.publish(begun_, manifest_, small_, shards_here_));
     return {};
   }
 
@@ -174,8 +175,13 @@ class Leaving {
   Result<void> hear_files(const Message& said) {
     const Round round =
         HOLDFAST_TRY(note(hold_round(ranks_, said, options_.write_timeout)));
-    for (const Message& one : round.said) {
+    const std::string& own_place = rooms_[static_cast<size_t>(ranks_.rank())].place;
+    for (size_t rank = 0; rank < round.said.size(); ++rank) {
+      const Message& one = round.said[rank];
       manifest_.files.insert(manifest_.files.end(), one.files.begin(), one.files.end());
+      if (rooms_[rank].place == own_place && !one.files.empty()) {
+        shards_here_.push_back(one.files.front().name);
+      }
       for (auto& [name, bytes] : HOLDFAST_TRY(unpack_files(one.text))) {
         small_[name] = std::move(bytes);
       }
@@ -219,6 +225,7 @@ class Leaving {
   std::vector<Room> rooms_;  // by rank
   Manifest manifest_;
   SmallFiles small_;  // of all ranks
+  std::vector<std::string> shards_here_;  // of the ranks of this host
   Path begun_;        // the folder of the step on this host, before it is published
   Path published_;    // and after that, if this rank did it
   bool heard_all_ = true;

@@ -8,7 +8,9 @@
 namespace holdfast {
 namespace {
 
-constexpr const char* kRefused = "refused";  // the name of a sentence among manifests
+// The names of sentences among manifests.
+constexpr const char* kRefused = "refused";
+constexpr std::string_view kDamaged = "damaged ";  // and a number
 
 std::string file_key(const Manifest& manifest, const std::string& file) {
   return hex64(manifest.attempt) + "/" + file;
@@ -20,19 +22,32 @@ bool is_unknown(const Error& error) {
   return cannot_tell(error) && error.code() != ErrorCode::kDenied;
 }
 
+// The steps of the place. Fails if it cannot be told now which ones are there.
+Result<StepList> known_steps(const SharedPlace& place) {
+  StepList list = HOLDFAST_TRY(place.list_steps());
+  for (const SkippedStep& one : list.skipped) {
+    if (is_unknown(one.error)) return one.error;
+  }
+  return list;
+}
+
 // What this rank says: the manifests of the steps on its host by their attempts, and the
 // shards that are there with their sizes.
 Message describe(Env& env, const SharedPlace& place) {
   Message said{.kind = ""};
   SmallFiles manifests;
-  const Result<std::vector<Step>> steps = place.steps();
-  if (!steps.ok() && is_unknown(steps.error())) {
-    said.error = steps.error();
-  } else if (!steps.ok()) {
-    manifests[kRefused] = copy_of(bytes_of(steps.error().message()));
+  const Result<StepList> list = known_steps(place);
+  if (!list.ok() && is_unknown(list.error())) {
+    said.error = list.error();
+  } else if (!list.ok()) {
+    manifests[kRefused] = copy_of(bytes_of(list.error().message()));
   } else if (const Result<std::string> identity = place.identity(); identity.ok()) {
     said.kind = *identity;
-    for (const Step& step : *steps) {
+    for (const SkippedStep& one : list->skipped) {
+      manifests[fmt::format("{}{}", kDamaged, manifests.size())] =
+          copy_of(bytes_of(one.error.message()));
+    }
+    for (const Step& step : list->steps) {
       manifests[hex64(step.manifest.attempt)] = encode_manifest(step.manifest);
       for (const std::string& shard : shards_of(step.manifest)) {
         const Result<FileInfo> info = env.info(step.folder / shard);
@@ -55,6 +70,10 @@ class Found {
         refused_.insert(std::string(text_of(bytes)));
         continue;
       }
+      if (name.starts_with(kDamaged)) {
+        damaged_.insert(std::string(text_of(bytes)));
+        continue;
+      }
       const Manifest manifest = HOLDFAST_TRY(
           decode_manifest(bytes, fmt::format("memory of the host of rank {}", rank)));
       add_step(rank, manifest, said.files);
@@ -68,6 +87,7 @@ class Found {
     std::ranges::sort(survey.steps, std::greater(),
                       [](const FoundStep& step) { return age_of(step.manifest); });
     survey.refused.assign(refused_.begin(), refused_.end());
+    survey.damaged.assign(damaged_.begin(), damaged_.end());
     return survey;
   }
 
@@ -87,7 +107,7 @@ class Found {
   }
 
   std::map<uint64_t, FoundStep> steps_;
-  std::set<std::string> refused_;
+  std::set<std::string> refused_, damaged_;
 };
 
 // The index of a shard, from the small files in the folder of its step.
@@ -155,7 +175,8 @@ Result<std::string> name_lost_box(const Ranks& ranks, const SharedPlace& place,
 }
 
 Result<Path> folder_of_step(const SharedPlace& place, const Manifest& manifest) {
-  for (const Step& step : HOLDFAST_TRY(place.steps())) {
+  const StepList list = HOLDFAST_TRY(place.list_steps());
+  for (const Step& step : list.steps) {
     if (step.manifest.attempt == manifest.attempt) return step.folder;
   }
   return not_found("{}: has no step {}; expected it there", place.path().native(),

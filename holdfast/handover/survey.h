@@ -27,6 +27,7 @@ struct Survey {
   std::vector<std::string> places{};   // by rank; empty where the host has no place
   std::vector<FoundStep> steps{};      // newest first
   std::vector<std::string> refused{};  // why places cannot be used, one sentence each
+  std::vector<std::string> damaged{};  // the same for single steps
 
   // True if all ranks see one and the same place.
   bool is_one_place() const;

@@ -86,9 +86,12 @@ Result<std::optional<RestoredState>> RunJob::adopt_left(
   for (const std::string& why : survey.refused) {
     skipped.push_back({place_->path().native(), denied("{}", why)});
   }
+  for (const std::string& why : survey.damaged) {
+    skipped.push_back({place_->path().native(), corrupt("{}", why)});
+  }
   // What is not taken is older than the newest step on disk, or damaged. It goes when
   // the next save is durable; without one, the next process looks at it again.
-  has_left_ = !survey.steps.empty();
+  has_left_ = !survey.steps.empty() || !survey.damaged.empty();
   for (const FoundStep& left : survey.steps) {
     if (options.step && left.manifest.step != *options.step) continue;
     if (HOLDFAST_TRY(agree_is_older(left, options.step))) break;
@@ -156,9 +159,9 @@ Result<bool> RunJob::agree_is_older(const FoundStep& left, std::optional<int64_t
 }
 
 Result<std::optional<Object>> RunJob::left_objects() {
-  const auto left = place_ ? place_->steps() : std::vector<Step>();
-  if (!left.ok() || left->empty()) return std::optional<Object>();
-  const Step& newest = left->front();
+  const Result<StepList> left = place_ ? place_->list_steps() : StepList();
+  if (!left.ok() || left->steps.empty()) return std::optional<Object>();
+  const Step& newest = left->steps.front();
   if (HOLDFAST_TRY(is_older(newest.manifest, std::nullopt))) {
     return std::optional<Object>();
   }
@@ -171,12 +174,12 @@ Result<std::optional<Object>> RunJob::left_objects() {
 void RunJob::warn_of_left(const Result<RestoredState>& restored) {
   if (place_ || !ranks_.coordinator()) return;
   const SharedPlace place(env_, kSharedMemory, saver_->run(), saver_->run_id());
-  const Result<std::vector<Step>> left = place.steps();
-  if (!left.ok() || left->empty()) return;
-  const Manifest& newest = left->front().manifest;
-  if (restored.ok() && age_of(newest) < age_of(restored->manifest)) return;
+  const Result<StepList> left = place.list_steps();
+  if (!left.ok() || left->steps.empty()) return;
+  const Step& newest = left->steps.front();
+  if (restored.ok() && age_of(newest.manifest) < age_of(restored->manifest)) return;
   emit(warnings_, env_,
-       LeftNotTaken{.step = newest.step, .folder = left->front().folder.native()});
+       LeftNotTaken{.step = newest.manifest.step, .folder = newest.folder.native()});
 }
 
 // Removes what is in memory once a save of this process is durable, which is newer.
@@ -186,7 +189,7 @@ void RunJob::forget_left() {
   if (durable.ok()) {
     const Result<Manifest> newer = read_manifest(env_, durable->folder);
     has_left_ = !newer.ok();
-    if (newer.ok()) static_cast<void>(place_->remove_older(age_of(*newer)));
+    if (newer.ok()) static_cast<void>(place_->remove_older(age_of(*newer), true));
   }
   replaces_left_.reset();
 }

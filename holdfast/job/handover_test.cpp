@@ -407,22 +407,57 @@ TEST_F(Handover, TheStateOfAnotherBootIsNotThereAfterAFailedHandover) {
 }
 
 TEST_F(Handover, AnOlderStateIsTakenIfTheNewestIsDamaged) {
-  save_and_leave({0, 1});
-  for (const int number : {0, 1}) {
-    std::filesystem::rename(place(number) / "step-00000002",
-                            temp_.path() / fmt::format("kept-{}", number));
-  }
-  job_on({0, 1}, [](int, Job& job, RankState& state) {
-    ASSERT_OK(job.resume(state.pieces()));
-    ASSERT_OK(job.hand_over({.step = 4, .pieces = state.pieces()}));
-  });
-  for (const int number : {0, 1}) {
-    std::filesystem::rename(temp_.path() / fmt::format("kept-{}", number),
-                            place(number) / "step-00000002");
-  }
+  leave_two({0, 1});
   const Path shard = place(1) / "step-00000004" / "rank-0001.safetensors";
   ASSERT_OK(env_->write_file(shard, Bytes(std::filesystem::file_size(shard))));
   EXPECT_EQ(resume({0, 1}, 2).skipped.size(), 1u);
+}
+
+TEST_F(Handover, AnOlderStateIsTakenIfTheManifestOfTheNewestIsDamaged) {
+  for (const std::vector<int>& hosts :
+       {std::vector{0}, std::vector{0, 0}, std::vector{0, 1}}) {
+    leave_two(hosts);
+    const Path manifest = place(hosts.back()) / "step-00000004" / kManifestName;
+    ASSERT_OK(env_->write_file(manifest, bytes_of("{")));
+    for (int again = 0; again < 2; ++again) {
+      const RestoredState told = resume(hosts, 2);
+      // With two hosts, the part of the other one is named, too.
+      ASSERT_EQ(std::ssize(told.skipped), hosts.back() + 1);
+      EXPECT_EQ(told.skipped[0].error.code(), ErrorCode::kCorrupt);
+      EXPECT_NE(told.skipped[0].error.message().find(manifest.native()),
+                std::string::npos);
+    }
+    go_on_and_save(hosts);
+    EXPECT_TRUE(is_empty(0) && (hosts.back() == 0 || is_empty(1)));
+    std::filesystem::remove_all(run());
+  }
+}
+
+// A process that had the run before removes what it takes for left by dead ones, while
+// rank 0 has left its shard and rank 1 has not begun.
+TEST_F(Handover, AShardThatIsRemovedMeanwhileIsMissed) {
+  save_and_leave({0, 0});
+  const SharedPlace before(*env_, host(0), run(), Run::open(*env_, run())->id());
+  FaultyEnv slow(*env_);
+  LocalNetwork network(*env_, 2);
+  on_ranks(2, [&](int rank) {
+    JobOptions options{.signals = false, .handover = host(0)};
+    options.saver.space_reserve = 0;
+    Env& env = rank == 1 ? slow : *env_;
+    const auto job = Job::open(env, run(), &network.endpoint(rank), options);
+    ASSERT_OK(job);
+    RankState state(rank, 2);
+    ASSERT_OK((*job)->resume(state.pieces()));
+    if (rank == 1) {
+      slow.before(Op::kCreateFolder, 1, [&] {
+        wait_for_shard();
+        EXPECT_OK(before.remove_attempts());
+      });
+    }
+    EXPECT_FALSE((*job)->hand_over({.step = 3, .pieces = state.pieces()}).ok());
+    EXPECT_OK((*job)->close());
+  });
+  EXPECT_TRUE(resume({0, 0}, 2).skipped.empty());
 }
 
 TEST_F(Handover, ATrainingThatIsNewSeesTheMemoryOfAllHosts) {

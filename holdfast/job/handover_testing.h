@@ -8,12 +8,15 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "holdfast/base/testing.h"
 #include "holdfast/env/posix_env.h"
 #include "holdfast/job/job.h"
+#include "holdfast/shard/step_name.h"
 #include "holdfast/transport/local_transport.h"
 #include "holdfast/transport/transport_testing.h"
 
@@ -129,6 +132,37 @@ class Handover : public ::testing::Test {
       EXPECT_TRUE(state.is(2));
       ASSERT_OK(job.hand_over({.step = 2, .pieces = state.pieces()}));
     });
+  }
+
+  // Leaves step 4 in memory beside step 2, which would else be removed then.
+  void leave_two(const std::vector<int>& hosts) {
+    save_and_leave(hosts);
+    const std::set<int> numbers(hosts.begin(), hosts.end());
+    const auto kept = [&](int number) {
+      return temp_.path() / fmt::format("kept-{}", number);
+    };
+    for (const int number : numbers) {
+      std::filesystem::copy(place(number) / "step-00000002", kept(number));
+    }
+    job_on(hosts, [](int, Job& job, RankState& state) {
+      ASSERT_OK(job.resume(state.pieces()));
+      ASSERT_OK(job.hand_over({.step = 4, .pieces = state.pieces()}));
+    });
+    for (const int number : numbers) {
+      std::filesystem::rename(kept(number), place(number) / "step-00000002");
+    }
+  }
+
+  // Waits until rank 0 has written its shard of a step that is not published yet.
+  void wait_for_shard() {
+    for (int i = 0; i < 10'000; ++i) {
+      for (const auto& entry : std::filesystem::directory_iterator(place(0))) {
+        if (!parse_attempt_name(entry.path().filename().native())) continue;
+        const auto shard = env_->info(entry.path() / "rank-0000.safetensors");
+        if (shard.ok() && shard->size > 0) return;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
   }
 
   // Goes on with what is there, and saves step 3 to disk.

@@ -150,6 +150,33 @@ bool has_step(const std::vector<std::string>& names) {
   });
 }
 
+constexpr std::string_view kTakenSuffix = ".tmp";
+
+// The name of a place while it is removed.
+std::string taken_name(const std::string& place, uint64_t mark) {
+  return fmt::format("{}.{}{}", place, hex64(mark), kTakenSuffix);
+}
+
+// The name that the place had before; nullopt if it is not being removed.
+std::optional<std::string> name_before(std::string_view name) {
+  if (!name.ends_with(kTakenSuffix)) return std::nullopt;
+  name.remove_suffix(kTakenSuffix.size());
+  const size_t dot = name.rfind('.');
+  if (dot == name.npos || !parse_hex64(name.substr(dot + 1))) return std::nullopt;
+  return std::string(name.substr(0, dot));
+}
+
+// Finishes the removal of a place that has lost its name already. Returns true if it is
+// gone. If a step is in it, it gets its name back, as remove_if_empty() would have done.
+bool finish_removal(Env& env, const Path& taken, const Path& place, bool dry_run) {
+  if (!check_own(taken).ok()) return false;
+  const Result<std::vector<std::string>> names = env.list(taken);
+  if (!names.ok()) return false;
+  if (!has_step(*names)) return dry_run || env.remove_all(taken).ok();
+  if (!dry_run) static_cast<void>(env.rename_new(taken, place));
+  return false;
+}
+
 }  // namespace
 
 std::vector<std::string> shards_of(const Manifest& manifest) {
@@ -191,25 +218,29 @@ Result<std::string> SharedPlace::identity() const {
   return fmt::format("{}:{}", HOLDFAST_TRY(boot_of(env_)), folder_number(env_, path_));
 }
 
-Result<std::vector<Step>> SharedPlace::steps() const {
+Result<StepList> SharedPlace::list_steps() const {
   const Result<void> own = check_own(path_);
-  if (!own.ok() && is_missing(own.error())) return std::vector<Step>();
+  if (!own.ok() && is_missing(own.error())) return StepList();
   HOLDFAST_TRY(own);
   const Result<PlaceRecord> record = read_place(env_, path_);
   const Result<Run> run = Run::open(env_, path_);
   // A process that was killed while it made the place has put no step into it.
   for (const bool missing : {!record.ok() && is_missing(record.error()),
                              !run.ok() && is_missing(run.error())}) {
-    if (missing) return std::vector<Step>();
+    if (missing) return StepList();
   }
   HOLDFAST_TRY(record);
   HOLDFAST_TRY(run);
-  if (record->boot != HOLDFAST_TRY(boot_of(env_))) return std::vector<Step>();
+  if (record->boot != HOLDFAST_TRY(boot_of(env_))) return StepList();
   HOLDFAST_TRY(check_not_copy(env_, path_, *record, run_));
   if (run->id() != id_) {
     return corrupt("{}: is of the run {}; expected {}", path_.native(), run->id(), id_);
   }
-  StepList list = HOLDFAST_TRY(run->steps());
+  return run->steps();
+}
+
+Result<std::vector<Step>> SharedPlace::steps() const {
+  StepList list = HOLDFAST_TRY(list_steps());
   if (list.skipped.empty()) return std::move(list.steps);
   return list.skipped.front().error;
 }
@@ -234,9 +265,25 @@ Result<void> SharedPlace::write_all(const Path& folder, const Manifest& manifest
   return env_.replace_file(folder / kManifestName, encode_manifest(manifest));
 }
 
+// A folder that another process has removed is made again by a rank that begins later,
+// without the shards of those that had begun before.
+Result<void> SharedPlace::check_shards(const Path& folder, const Manifest& manifest,
+                                       const std::vector<std::string>& shards) const {
+  for (const ManifestFile& file : manifest.files) {
+    if (std::ranges::count(shards, file.name) == 0) continue;
+    const Result<FileInfo> info = env_.info(folder / file.name);
+    if (info.ok() && info->size == file.bytes) continue;
+    return conflict("{}: is not there any more; expected {} bytes, or no other process",
+                    (folder / file.name).native(), file.bytes);
+  }
+  return {};
+}
+
 Result<Path> SharedPlace::publish(const Path& begun, const Manifest& manifest,
-                                  const SmallFiles& files) const {
+                                  const SmallFiles& files,
+                                  const std::vector<std::string>& shards) const {
   const Run run = HOLDFAST_TRY(Run::create_or_open(env_, path_, id_));
+  HOLDFAST_TRY(check_shards(begun, manifest, shards));
   const Result<void> written = write_all(begun, manifest, files);
   for (StepName name{.step = manifest.step};; ++name.generation) {
     const Result<void> renamed =
@@ -277,11 +324,14 @@ Result<void> SharedPlace::remove_all_steps() const {
   return {};
 }
 
-Result<void> SharedPlace::remove_older(const std::pair<int64_t, int64_t>& age) const {
+Result<void> SharedPlace::remove_older(const std::pair<int64_t, int64_t>& age,
+                                       bool damaged) const {
   for (const std::string& name : HOLDFAST_TRY(names())) {
     if (!parse_step_name(name)) continue;
     const Result<Manifest> manifest = read_manifest(env_, path_ / name);
-    if (manifest.ok() && age_of(*manifest) < age) HOLDFAST_TRY(remove(name));
+    const bool goes = manifest.ok() ? age_of(*manifest) < age
+                                    : damaged && is_damaged(manifest.error());
+    if (goes) HOLDFAST_TRY(remove(name));
   }
   return {};
 }
@@ -310,8 +360,7 @@ Result<void> SharedPlace::remove_all_but(const Manifest& newest) const {
 // found by this name, may have put a step into it since the first look.
 Result<void> SharedPlace::remove_if_empty() const {
   if (has_step(HOLDFAST_TRY(names()))) return {};
-  Path taken = path_;
-  taken += fmt::format(".{}.tmp", hex64(env_.random64()));
+  const Path taken = memory_ / taken_name(path_.filename().native(), env_.random64());
   const Result<void> renamed = env_.rename_new(path_, taken);
   if (!renamed.ok() && is_missing(renamed.error())) return {};  // another rank did it
   HOLDFAST_TRY(renamed);
@@ -339,6 +388,11 @@ std::vector<std::string> remove_old_places(Env& env, const Path& memory,
   if (!names.ok() || !boot.ok()) return removed;
   for (const std::string& name : *names) {
     if (!name.starts_with(kPrefix)) continue;
+    if (const auto before = name_before(name);
+        before && finish_removal(env, memory / name, memory / *before, dry_run)) {
+      removed.push_back((memory / name).native());
+      continue;
+    }
     if (!is_old(env, memory / name, *boot, memory / name == own)) continue;
     if (dry_run || env.remove_all(memory / name).ok()) {
       removed.push_back((memory / name).native());

@@ -44,9 +44,10 @@ class SharedPlace {
   // Text that is equal for two processes if they see the same place: the boot of the
   // machine and the folder. kNotFound if there is no place; fails as make() does.
   Result<std::string> identity() const;
-  // The steps in it, newest first. Empty if there is no place, or one of another boot.
-  // Fails if a step cannot be read, and with kDenied as make() does: what cannot be read
-  // may still be there.
+  // The steps in it, newest first, and those that cannot be read. Both are empty if there
+  // is no place, or one of another boot. Fails with kDenied as make() does.
+  Result<StepList> list_steps() const;
+  // The same, but fails if a step cannot be read, too: it may be the newest.
   Result<std::vector<Step>> steps() const;
   // How many bytes of shards fit into it now.
   Result<int64_t> free_bytes() const;
@@ -55,11 +56,16 @@ class SharedPlace {
   // same one.
   Result<Path> begin(int64_t step, uint64_t attempt) const;
   // Makes the step of a folder from begin() visible. Returns its new folder. Several
-  // ranks may call it, and the step is there afterwards in any case.
+  // ranks may call it, and the step is there afterwards in any case. `shards` are those
+  // that ranks have written there. Fails with kConflict if one of them is not there any
+  // more: another process, which had the run before, may have removed the folder.
   Result<Path> publish(const Path& begun, const Manifest& manifest,
-                       const SmallFiles& files) const;
-  // Removes the steps that are older. A step that cannot be read stays.
-  Result<void> remove_older(const std::pair<int64_t, int64_t>& age) const;
+                       const SmallFiles& files,
+                       const std::vector<std::string>& shards = {}) const;
+  // Removes the steps that are older. A step that cannot be read stays; `damaged` says
+  // that those whose manifest is damaged go, too.
+  Result<void> remove_older(const std::pair<int64_t, int64_t>& age,
+                            bool damaged = false) const;
   // Removes what processes that were killed have left of steps. Only for the owner of the
   // run, as another one may be about to leave a step.
   Result<void> remove_attempts() const;
@@ -78,6 +84,8 @@ class SharedPlace {
   Result<void> remove_all_steps() const;
   Result<void> write_all(const Path& folder, const Manifest& manifest,
                          const SmallFiles& files) const;
+  Result<void> check_shards(const Path& folder, const Manifest& manifest,
+                            const std::vector<std::string>& shards) const;
 
   Env& env_;
   const Path memory_;
@@ -88,7 +96,8 @@ class SharedPlace {
 
 // Removes places in `memory` that no job can use any more: of another boot, or of a run
 // that is not there any more although the folder that it was in is, if nobody has used
-// the place for a day. Returns their names. With `dry_run` it only tells them. The place
+// the place for a day. Also finishes what a process that was killed in remove_if_empty()
+// has begun. Returns their names. With `dry_run` it only tells them. The place
 // `own` goes only if it is of another boot, and those that are not this user's own stay.
 std::vector<std::string> remove_old_places(Env& env, const Path& memory,
                                            const Path& own, bool dry_run = false);
