@@ -208,6 +208,11 @@ Result<ReshardPlan> plan_reshard(Env& env, const Path& from,
     HOLDFAST_TRY(plan_megatron_target(env, options, plan));
     return plan;
   }
+  if (options.vocabulary != 0) {
+    return invalid("--vocabulary {}: is for targets of Megatron, and this one is {}; expected "
+                   "--format megatron, or no --vocabulary",
+                   options.vocabulary, plan.format);
+  }
   plan.files = std::make_shared<const Collection>(
       HOLDFAST_TRY(cut_target(env, options.rules, plan)));
   plan.figures =

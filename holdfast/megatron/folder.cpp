@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <set>
 
 #include "holdfast/base/json_text.h"
 #include "holdfast/megatron/megatron.h"
@@ -71,6 +72,7 @@ Result<Path> newest_iteration(Env& env, const Path& folder) {
 // The ranks whose folders are there. Empty if the folder is none of Megatron.
 Result<std::vector<RankName>> list_ranks(Env& env, const Path& folder) {
   std::vector<RankName> ranks;
+  std::set<std::pair<int64_t, int64_t>> seen;
   const Result<std::vector<std::string>> names = env.list(folder);
   if (!names.ok()) return ranks;
   for (const std::string& name : *names) {
@@ -86,6 +88,11 @@ Result<std::vector<RankName>> list_ranks(Env& env, const Path& folder) {
           "{}: has the state of the distributed optimizer; expected files saved without "
           "--use-distributed-optimizer",
           (folder / name).native());
+    }
+    // Such as mp_rank_00 of another save beside mp_rank_00_000.
+    if (!seen.emplace(rank->tensor, rank->stage).second) {
+      return invalid("{}: is a second folder of rank {} of stage {}; expected one",
+                     (folder / name).native(), rank->tensor, rank->stage);
     }
     ranks.push_back(*rank);
   }

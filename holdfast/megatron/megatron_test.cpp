@@ -78,6 +78,9 @@ TEST(MegatronVocabulary, IsPaddedForTheNumberOfRanks) {
   EXPECT_ERROR(rows(unknown, 50432, 1), ErrorCode::kInvalid);
   EXPECT_ERROR(rows(unknown, 50432, 8), ErrorCode::kInvalid);
   EXPECT_ERROR(rows(known, 50432, 1, 60000), ErrorCode::kInvalid);
+  EXPECT_ERROR(rows(known, 50432, 1, 50256), ErrorCode::kInvalid);  // a word would go
+  EXPECT_ERROR(rows(known, 50432, 1, -1), ErrorCode::kInvalid);
+  EXPECT_EQ(rows(known, 50432, 1, 50300).value().after, 50304);
   const Object without = args_with({});
   EXPECT_ERROR(rows(without, 256, 1), ErrorCode::kInvalid);
   // With 256 words one more word decides about 128 rows.
@@ -155,6 +158,13 @@ TEST(MegatronFolders, AreFoundByTheirNames) {
   EXPECT_EQ(found.path, "/c/iter_0000400");
   EXPECT_EQ(std::pair(found.tp, found.pp), std::pair(int64_t{2}, int64_t{2}));
   EXPECT_EQ(find_megatron(env, "/c/iter_0000400").value()->tp, 2);
+  for (const char* second : {"mp_rank_00", "mp_rank_01", "mp_rank_000_000"}) {
+    const Path folder = Path("/c/iter_0000400") / second;
+    put((folder / "model_optim_rng.pt").native());
+    EXPECT_THAT(find_megatron(env, "/c").error().message(),
+                HasSubstr("is a second folder of rank"));
+    ASSERT_OK(env.remove_all(folder));
+  }
   ASSERT_OK(env.remove_file("/c/iter_0000400/mp_rank_01_000/model_optim_rng.pt"));
   EXPECT_THAT(find_megatron(env, "/c").error().message(),
               HasSubstr("mp_rank_01_000/model_optim_rng.pt: is missing"));

@@ -11,6 +11,8 @@ namespace holdfast {
 namespace megatron {
 namespace {
 
+constexpr double kNewestVersion = 3;  // of checkpoints
+
 // Asks the file of a holder to check its digests.
 class ChecksOfFiles : public DigestCheck {
  public:
@@ -96,9 +98,10 @@ class Reader {
     rules_ = with_gates(std::move(rules_), objects);
     const bool told = find_key(objects, "checkpoint_version") != nullptr;
     const double version = megatron_version(objects).value_or(0.0);
-    if (!(version >= 0) || (told && !megatron_version(objects))) {
-      return unsupported("{}: checkpoint_version is no number; expected 0 to 3",
-                         files_.front().name);
+    const bool known = version >= 0 && version <= kNewestVersion;
+    if (!known || (told && !megatron_version(objects))) {
+      return unsupported("{}: checkpoint_version is not known; expected 0 to {}",
+                         files_.front().name, kNewestVersion);
     }
     qkv_.version = version < 1.0 ? 0 : version < 2.0 ? 1 : 2;
     qkv_.heads = integer_at(args_, "num_attention_heads").value_or(0);

@@ -29,12 +29,12 @@ Result<PaddedRows> pad_rows(const Object& objects, int64_t rows, int64_t tp,
   }
   // The number of words is from `fewest` to `most`.
   int64_t fewest = asked, most = asked;
+  const auto told = integer_at(args, "vocab_size");
   if (asked == 0) {
     const auto ranks = integer_at(args, "tensor_model_parallel_size");
     const bool bounded = ranks && *ranks > 0 && *ranks <= rows / by;
     fewest = bounded ? rows - by * *ranks + 1 : 1;
     most = rows;
-    const auto told = integer_at(args, "vocab_size");
     if (told && *told >= fewest && *told <= rows) {
       fewest = *told;
       most = std::min(*told + 1, rows);
@@ -42,6 +42,11 @@ Result<PaddedRows> pad_rows(const Object& objects, int64_t rows, int64_t tp,
   } else if (asked < 0 || asked > rows) {
     return invalid("has {} rows; expected at least the {} words of --vocabulary", rows,
                    asked);
+  } else if (told && *told <= rows && asked < *told) {
+    // The rows of the other words would be lost.
+    return invalid("has {} words by args.vocab_size; expected at least these, not the {} "
+                   "of --vocabulary",
+                   *told, asked);
   }
   const PaddedRows padded{
       .words = most, .before = rows, .after = rounded_up(most, by * tp)};

@@ -135,9 +135,10 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kMlps{
     {{"mlp.dense_h_to_4h.weight", "mlp.dense_4h_to_h.weight"},
      {"mlp.linear_fc1.weight", "mlp.linear_fc2.weight"}}};
 
-// Refuses a gate that is stored in one tensor with the weight it gates (SwiGLU). Only
-// the shapes show it: the first weight has twice the rows that the second has columns.
-// Cut as plain rows, one rank would get all of the gate and another one none.
+// Refuses a gate that is stored in one tensor with the weight it gates (SwiGLU), if the
+// rules do not say so, and rules that say so where there is none. Only the shapes show it:
+// the first weight has twice the rows that the second has columns. Cut as plain rows, one
+// rank would get all of the gate and another one none.
 Result<void> check_gates(const RuleSet& set, std::span<const Tensor> tensors) {
   std::map<std::string_view, const Tensor*> named;
   for (const Tensor& tensor : tensors) named[tensor.name] = &tensor;
@@ -147,9 +148,17 @@ Result<void> check_gates(const RuleSet& set, std::span<const Tensor> tensors) {
       const std::string stem = up.name.substr(0, up.name.size() - first.size());
       const auto down = named.find(stem + std::string(second));
       const auto rule = find_rule(set, up.name);
-      if (down == named.end() || !rule || set.rules[rule->rule].parts != 1) continue;
+      if (down == named.end() || !rule) continue;
       if (up.shape.rank() != 2 || down->second->shape.rank() != 2) continue;
-      if (up.shape[0] != 2 * down->second->shape[1]) continue;
+      const bool gated = up.shape[0] == 2 * down->second->shape[1];
+      const int64_t parts = set.rules[rule->rule].parts;
+      if (gated ? parts != 1 : parts != 2) continue;
+      if (!gated) {
+        return invalid(
+            "{}: has {} rows, and {} has {} columns; expected twice as many rows by rules "
+            "or args that tell of a gate",
+            up.name, up.shape[0], down->second->name, down->second->shape[1]);
+      }
       return invalid(
           "{}: has {} rows, twice the columns of {}, so it holds a gate, too; expected "
           "--rules with a file that says \"rows/2\" for it",

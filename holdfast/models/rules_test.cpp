@@ -235,6 +235,20 @@ TEST(Rules, AGateInsideAnotherWeightIsNotCutAsPlainRows) {
                  "of layers.0.mlp.linear_fc2.weight"));
 }
 
+TEST(Rules, RulesThatTellOfAGateAreRefusedWhereThereIsNone) {
+  RuleSet gated{.name = "mine"};
+  gated.rules.push_back(parse_rule("layers.#.mlp.linear_fc1.weight", "rows/2").value());
+  gated.rules.push_back(parse_rule("layers.#.mlp.linear_fc2.weight", "columns").value());
+  const auto mlp = [&](int64_t rows) {
+    return apply_rules(gated, bf16({{"layers.0.mlp.linear_fc1.weight", {rows, 8}},
+                                    {"layers.0.mlp.linear_fc2.weight", {8, 32}}}));
+  };
+  EXPECT_OK(mlp(64));
+  EXPECT_THAT(message_of(mlp(32)),
+              StartsWith("layers.0.mlp.linear_fc1.weight: has 32 rows, and "
+                         "layers.0.mlp.linear_fc2.weight has 32 columns"));
+}
+
 TEST(Rules, AWeightWhoseBiasShowsTheOtherOrderOfDimensionsIsRefused) {
   std::vector<Tensor> nano = gpt2();  // nanoGPT: the same names, but Linear for Conv1D
   for (Tensor& tensor : nano) {

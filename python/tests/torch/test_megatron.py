@@ -252,6 +252,16 @@ def test_what_leaves_a_doubt_is_refused(tmp_path, gpt, message):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
 
 
+def test_a_newer_version_is_refused_and_a_vocabulary_that_nobody_uses(tmp_path, gpt):
+    source = gpt.save(tmp_path / "source", 1, 1)
+    told = reshard(source, tmp_path / "out", "--to", "tp=2", "--format", "native",
+                   "--vocabulary", "300", fails=True)
+    assert "--vocabulary 300: is for targets of Megatron" in told
+    change(source, lambda saved: saved.update(checkpoint_version=4.0), "mp_rank_00")
+    told = reshard(source, tmp_path / "out", "--to", "tp=1", fails=True)
+    assert "checkpoint_version is not known; expected 0 to 3" in told
+
+
 def test_a_missing_rank_is_named(tmp_path, gpt):
     source = gpt.save(tmp_path / "source", 2, 2)
     path = source / "iter_0000050" / "mp_rank_00_001" / "model_optim_rng.pt"
