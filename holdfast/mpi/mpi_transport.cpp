@@ -71,22 +71,47 @@ Result<void> check_initialised() {
       level, MPI_THREAD_MULTIPLE, MPI_THREAD_SERIALIZED);
 }
 
-// A communicator for the messages of one transport. Waits until all ranks have come.
-Result<MPI_Comm> make_communicator(Env& env, Instant deadline) {
-  auto made = std::make_unique<MPI_Comm>(MPI_COMM_NULL);
-  MPI_Request request = MPI_REQUEST_NULL;
-  HOLDFAST_TRY(check_mpi(MPI_Comm_idup(MPI_COMM_WORLD, made.get(), &request),
-                         "MPI_Comm_idup"));
+// A communicator that is being made. MPI may write to it as long as the process lives.
+struct Making {
+  MPI_Comm communicator = MPI_COMM_NULL;
+  MPI_Request request = MPI_REQUEST_NULL;  // of the call that is under way
+  bool begun = false;
+  bool met = false;  // this rank has come to the barrier
+};
+
+// A request that is done stays done.
+Result<void> wait_for_all(Env& env, MPI_Request& request, Instant deadline) {
   while (true) {
     int done = 0;
     HOLDFAST_TRY(check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test"));
-    if (done != 0) return *made;
+    if (done != 0) return {};
     if (env.now() >= deadline) break;
     env.sleep_for(std::chrono::milliseconds(1));
   }
-  // MPI writes to this memory if the other ranks come later.
-  static_cast<void>(made.release());
   return timed_out("mpi: not all processes have started their transport in time");
+}
+
+// A communicator for the messages of one transport. Waits until all ranks have come. MPI
+// cannot give up what it has begun with the other ranks, so a call goes on with what an
+// earlier one had to leave: a rank that comes late would else match that call alone, and
+// the others would wait for it in another one. For the same reason the ranks meet at a
+// barrier: the communicator is also made for a late rank when no other waits any more.
+Result<MPI_Comm> make_communicator(Env& env, Instant deadline) {
+  static Making& making = *new Making;
+  if (!making.begun) {
+    HOLDFAST_TRY(check_mpi(
+        MPI_Comm_idup(MPI_COMM_WORLD, &making.communicator, &making.request),
+        "MPI_Comm_idup"));
+    making.begun = true;
+  }
+  HOLDFAST_TRY(wait_for_all(env, making.request, deadline));
+  if (!making.met) {
+    HOLDFAST_TRY(
+        check_mpi(MPI_Ibarrier(making.communicator, &making.request), "MPI_Ibarrier"));
+    making.met = true;
+  }
+  HOLDFAST_TRY(wait_for_all(env, making.request, deadline));
+  return std::exchange(making, Making()).communicator;
 }
 
 }  // namespace

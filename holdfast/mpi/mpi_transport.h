@@ -34,8 +34,9 @@ struct MpiOptions {
   int64_t most_bytes = int64_t{256} << 20;
 };
 
-// All processes of MPI_COMM_WORLD call it together. kInvalid if MPI is not initialised or
-// has another level of threads, kTimeout if not all processes have come in time,
+// All processes of MPI_COMM_WORLD call it together, one thread of each. kInvalid if MPI is
+// not initialised or has another level of threads, kTimeout if not all processes have come
+// in time, also for the one that comes late; after that all may call it again.
 // kUnsupported in a build without MPI. Deadlines are times of `env`, which must outlive
 // the transport. The destructor first sends all messages that still wait, and waits for
 // the other ranks to leave, for at most about a second.

@@ -231,6 +231,27 @@ TEST_F(MpiRanksTest, ARankThatLeavesIsMissedAfterItsLastWords) {
   EXPECT_ERROR(own().barrier(soon()), ErrorCode::kUnavailable);
 }
 
+TEST_F(MpiRanksTest, ARankThatStartsLateIsNotAloneAndAllMayTryAgain) {
+  transport_.reset();
+  int rank = 0, size = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  if (size == 1) GTEST_SKIP() << "needs 2 ranks";
+  // The last rank comes when all others have given up.
+  if (rank == size - 1) MPI_Barrier(MPI_COMM_WORLD);
+  EXPECT_ERROR(start_mpi_transport(*env_, env_->now() + 200ms), ErrorCode::kTimeout);
+  if (rank != size - 1) MPI_Barrier(MPI_COMM_WORLD);
+  MPI_Barrier(MPI_COMM_WORLD);  // nobody tries again before the last one has given up, too
+  for (int again = 0; again < 2; ++again) {
+    start({});
+    const auto all = own().all_gather(bytes_of(std::to_string(rank)), soon());
+    ASSERT_OK(all);
+    for (size_t r = 0; r < all->size(); ++r) {
+      EXPECT_EQ(text_of((*all)[r]), std::to_string(r));
+    }
+  }
+}
+
 // Carries the change out. Every process makes the same state, and uses its own rank's.
 // Ranks that hold nothing take part, too.
 void exchange_all(Env& env, Transport& transport, LiveState& state,
