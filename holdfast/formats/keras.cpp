@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "holdfast/contents/checked_source.h"
 #include "holdfast/contents/file_edit.h"
 #include "holdfast/formats/zip_patch.h"
 #include "holdfast/formats/zip_verify.h"
@@ -25,6 +26,30 @@ Result<const ZipEntry*> find_weights(const ZipArchive& archive) {
                      archive.source().name(), kWeightsRecord);
 }
 
+// All weights are in one record, so a wrong CRC may mean any of them.
+class WeightsDigest : public DigestCheck {
+ public:
+  explicit WeightsDigest(std::shared_ptr<const CheckedSource> weights)
+      : weights_(std::move(weights)) {}
+  Result<void> check_record(HolderId holder, int64_t, bool whole) const override {
+    return weights_->check_record(holder, 0, whole);
+  }
+
+ private:
+  // Shared with the sources of the tensors, which read from it.
+  const std::shared_ptr<const CheckedSource> weights_;
+};
+
+std::shared_ptr<const CheckedSource> open_checked(const ZipArchive& archive,
+                                                  const ZipEntry& entry) {
+  auto record = archive.open_record(entry);
+  const int64_t size = record->size();
+  std::vector<CheckedRecord> records{
+      {.name = "the record", .size = size, .crc = entry.crc}};
+  return std::make_shared<CheckedSource>(std::move(record), std::move(records),
+                                         crc32_extend);
+}
+
 // Makes the CRCs right for everything that was changed in the records.
 Result<void> write_crcs(const ZipArchive& archive, FileEdit& edit) {
   ZipCrcEdit crcs(archive, edit);
@@ -45,7 +70,9 @@ bool is_keras_archive(std::span<const std::string> names) {
 Result<Contents> open_keras(std::shared_ptr<const Source> source) {
   const ZipArchive archive = HOLDFAST_TRY(open_keras_archive(std::move(source)));
   const ZipEntry* weights = HOLDFAST_TRY(find_weights(archive));
-  Contents contents = HOLDFAST_TRY(open_hdf5(archive.open_record(*weights)));
+  const auto checked = open_checked(archive, *weights);
+  Contents contents = HOLDFAST_TRY(open_hdf5(checked));
+  contents.digests = std::make_shared<WeightsDigest>(checked);
   for (const std::string_view name : kJsonRecords) {
     const ZipEntry* entry = archive.find(name);
     if (entry == nullptr) continue;

@@ -25,6 +25,27 @@ TEST(KerasTest, TheJsonRecordsAreMetadata) {
   EXPECT_TRUE(contents->metadata.contains("metadata.json"));
 }
 
+TEST(KerasTest, AWeightIsReadOnlyIfTheRecordHasItsCrc) {
+  MemoryEnv env;
+  Bytes bytes = make_posix_env()->read_file(kFixtures / "keras/model.keras").value();
+  ASSERT_OK(env.write_file("m.keras", bytes));
+  const auto whole = open_file(env, "m.keras");
+  ASSERT_OK(whole);
+  const Tensor& tensor = whole->collection.tensor(0);
+  Bytes weight(static_cast<size_t>(tensor.bytes()));
+  ASSERT_OK(CanonicalStream(*whole, 0).read(weight));
+  // The same bytes are somewhere in the file, because Keras stores weights as they are.
+  const auto at = std::ranges::search(bytes, weight);
+  ASSERT_FALSE(at.empty());
+  at.front() ^= std::byte{1};
+  ASSERT_OK(env.write_file("m.keras", bytes));
+  const auto damaged = open_file(env, "m.keras");
+  ASSERT_OK(damaged);
+  const auto read = CanonicalStream(*damaged, 0).read(weight);
+  EXPECT_ERROR(read, ErrorCode::kCorrupt);
+  EXPECT_THAT(message_of(read), testing::HasSubstr("model.weights.h5: the record has crc"));
+}
+
 // The HDF5 file inside cannot move its end, because the rest of the archive is behind it.
 TEST(KerasTest, AChunkThatGrowsIsRefused) {
   MemorySink sink;
