@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "holdfast/base/checked.h"
 #include "holdfast/contents/patch_journal_internal.h"
 #include "holdfast/env/file.h"
 
@@ -23,10 +24,11 @@ Path unfinished_of(const Path& journal) {
 // The bytes of a change that lie in a file of `size_after` bytes must end there, if the
 // change moves the end of the file.
 Result<void> check_change(const FilePatch& file, const Change& change, int64_t from) {
-  const int64_t before = change.offset + std::ssize(change.before);
-  const int64_t after = change.offset + std::ssize(change.after);
-  const bool inside =
-      change.offset >= from && before <= file.size_before && after <= file.size_after;
+  // The numbers of a journal may be anything.
+  const auto before = checked_add(change.offset, std::ssize(change.before));
+  const auto after = checked_add(change.offset, std::ssize(change.after));
+  const bool inside = before && after && change.offset >= from &&
+                      *before <= file.size_before && *after <= file.size_after;
   const bool tail = before == file.size_before && after == file.size_after;
   if (inside && (before == after || tail)) return {};
   return invalid(
@@ -169,12 +171,16 @@ Result<std::vector<Target>> open_targets(Env& env, const Patch& patch) {
   return targets;
 }
 
+// A symbolic link may lead out of the folder that the journal is in.
+Result<void> check_no_link(const FileInfo& info, const Path& file) {
+  if (!info.symlink) return {};
+  return conflict("{}: is a symbolic link; expected the file itself", file.native());
+}
+
 // A file with several names would change under all of them.
 Result<void> check_one_name(Env& env, const Path& file) {
   const FileInfo info = HOLDFAST_TRY(env.info(file));
-  if (info.symlink) {
-    return conflict("{}: is a symbolic link; expected the file itself", file.native());
-  }
+  HOLDFAST_TRY(check_no_link(info, file));
   if (info.links <= 1) return {};
   return conflict(
       "{}: has {} hard links, and all of them would change; expected a file with one "
@@ -248,6 +254,11 @@ Result<bool> repair_from(Env& env, const Path& journal) {
     if (!checked.ok()) {
       return checked.error().as(ErrorCode::kCorrupt).within(journal.native());
     }
+  }
+  for (const FilePatch& file : patch.files) {
+    // A missing file is named by open_targets().
+    const Result<FileInfo> info = env.info(file.file);
+    if (info.ok()) HOLDFAST_TRY(check_no_link(*info, file.file));
   }
   const std::vector<Target> targets =
       HOLDFAST_TRY(open_targets(env, patch).within(journal.native()));

@@ -236,6 +236,30 @@ TEST(ApplyToDisk, ASymbolicLinkIsRefused) {
   EXPECT_THAT(message_of(applied), HasSubstr("symbolic link"));
 }
 
+// A file that is replaced by a link after a crash must not lead the repair elsewhere.
+TEST(ApplyToDisk, ARepairDoesNotFollowASymbolicLink) {
+  const auto disk = make_posix_env();
+  const TempFolder folder;
+  const Path file = folder.path() / "a", other = folder.path() / "other";
+  ASSERT_OK(disk->write_file(file, bytes_of("abc")));
+  FaultyEnv env(*disk);
+  env.crash_at(Op::kWrite, 2);
+  const Patch patch{.path = file,
+                    .files = {{.file = file,
+                               .size_before = 3,
+                               .size_after = 3,
+                               .changes = {{0, copy_of(bytes_of("a")),
+                                            copy_of(bytes_of("x"))}}}}};
+  EXPECT_FALSE(apply_patch(env, patch).ok());
+  ASSERT_OK(disk->write_file(other, bytes_of("xyz")));
+  ASSERT_OK(disk->remove_file(file));
+  std::filesystem::create_symlink("other", file.native());
+  const auto repaired = repair_patch(*disk, file);
+  EXPECT_ERROR(repaired, ErrorCode::kConflict);
+  EXPECT_THAT(message_of(repaired), HasSubstr("symbolic link"));
+  EXPECT_EQ(text_of(disk->read_file(other).value()), "xyz");
+}
+
 TEST_F(ApplyTest, AJournalThatIsDamagedOrStrangeChangesNothing) {
   MemoryEnv disk;
   make(disk);
