@@ -15,6 +15,14 @@ bool is_dict(std::string_view name) {
   return name == "collections.OrderedDict" || name == "collections.defaultdict";
 }
 
+// Protocol 2, which torch.save uses, names some types as Python 2 did.
+std::string_view name_in_python_3(std::string_view name) {
+  if (name == "long") return "int";
+  if (name == "unicode") return "str";
+  if (name == "xrange") return "range";
+  return name;
+}
+
 class Machine : private Stack {
  public:
   Machine(ByteView bytes, const PickleOptions& options)
@@ -317,7 +325,10 @@ class Machine : private Stack {
                          options_.where, module.size() + name.size(), program_.op_at(),
                          kMaxPickleGlobalBytes);
     }
-    if (module == "__builtin__") module = "builtins";
+    if (module == "__builtin__") {
+      module = "builtins";
+      name = name_in_python_3(name);
+    }
     std::string whole = fmt::format("{}.{}", module, name);
     if (!is_utf8(whole)) return program_.broken("text is not UTF-8");
     if (!options_.allow_global || !options_.allow_global(whole)) {
