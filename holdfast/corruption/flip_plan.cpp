@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <set>
 #include <utility>
 
 namespace holdfast {
@@ -12,8 +13,23 @@ FlipPlan inverse(FlipPlan plan) {
   return plan;
 }
 
+namespace {
+
+// The index only says for people where the element is. A plan that was edited by hand
+// may have changed one of them and not the other.
+Result<void> check_index(const Tensor& tensor, const PlannedFlip& flip) {
+  const std::string expected = index_text(tensor.shape, flip.element);
+  const std::string index = fmt::format("[{}]", fmt::join(flip.index, ", "));
+  if (index == expected) return {};
+  return invalid("{} {}: is not element {}; expected {}", flip.tensor, index,
+                 flip.element, expected);
+}
+
+}  // namespace
+
 Result<void> check_plan(const Contents& contents, const FlipPlan& plan) {
   const Collection& collection = contents.collection;
+  std::set<std::pair<TensorId, int64_t>> seen_before;
   for (const PlannedFlip& flip : plan.flips) {
     const auto tensor = collection.find(flip.tensor);
     if (!tensor) {
@@ -27,6 +43,11 @@ Result<void> check_plan(const Contents& contents, const FlipPlan& plan) {
           "{}: is {} {}; expected {} with more than {} elements, as in the plan",
           flip.tensor, name_of(of.dtype), to_string(of.shape), name_of(flip.dtype),
           flip.element);
+    }
+    HOLDFAST_TRY(check_index(of, flip));
+    if (!seen_before.emplace(*tensor, flip.element).second) {
+      return invalid("{} {}: is in the plan twice; expected each element once",
+                     flip.tensor, index_text(of.shape, flip.element));
     }
     Bytes bytes(static_cast<size_t>(bytes_of(of.dtype)));
     HOLDFAST_TRY(

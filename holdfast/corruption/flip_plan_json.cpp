@@ -76,8 +76,8 @@ Result<std::byte> read_byte_field(Fields& fields, const char* key) {
   const std::string text = HOLDFAST_TRY(fields.text(key));
   const Result<Bytes> bytes = from_hex(text);
   if (bytes.ok() && bytes->size() == 1) return bytes->front();
-  return invalid("{}.{}: is \"{}\"; expected two hexadecimal digits", fields.where(),
-                 key, text);
+  return invalid("{}.{}: is {}; expected two hexadecimal digits", fields.where(), key,
+                 shown(text));
 }
 
 Result<PlannedByte> read_byte(const Json& json, const std::string& where) {
@@ -96,7 +96,7 @@ Result<PlannedByte> read_byte(const Json& json, const std::string& where) {
 Result<FlipPlan> read_plan(Fields& fields) {
   const std::string kind = HOLDFAST_TRY(fields.text("holdfast"));
   if (kind != kKind) {
-    return invalid("{}: is a \"{}\"; expected a \"{}\"", fields.where(), kind, kKind);
+    return invalid("{}: is a {}; expected a \"{}\"", fields.where(), shown(kind), kKind);
   }
   const int64_t version = HOLDFAST_TRY(fields.integer("version"));
   if (version != kVersion) {
@@ -120,7 +120,8 @@ Result<FlipPlan> read_plan(Fields& fields) {
         read_byte(bytes[i], fmt::format("{}: bytes[{}]", fields.where(), i))));
   }
   HOLDFAST_TRY(fields.done());
-  return plan;
+  if (plan.flips.empty() || plan.bytes.empty()) return plan;
+  return invalid("{}: has both flips and bytes; expected one of them", fields.where());
 }
 
 }  // namespace

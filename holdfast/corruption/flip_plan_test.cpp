@@ -366,6 +366,20 @@ TEST(FlipPlanTest, APlanOfOtherContentsIsRefused) {
                ErrorCode::kConflict);
 }
 
+TEST(FlipPlanTest, APlanThatContradictsItselfIsRefused) {
+  const Contents contents = net();
+  const FlipPlan plan = make_plan(contents, {.count = 2, .seed = 9}).value();
+  FlipPlan twice = plan;
+  twice.flips.push_back(plan.flips[0]);
+  EXPECT_ERROR(check_plan(contents, twice), ErrorCode::kInvalid);
+  FlipPlan moved = plan;
+  moved.flips[0].index[0] += 1;
+  EXPECT_ERROR(check_plan(contents, moved), ErrorCode::kInvalid);
+  FlipPlan both = plan;
+  both.bytes.push_back({.file = "a"});
+  EXPECT_ERROR(decode_flip_plan(encode_flip_plan(both), "plan"), ErrorCode::kInvalid);
+}
+
 TEST(LegacySequenceTest, BitsCountFromTheSignAndMissingIndexesAreDrawn) {
   const Contents contents = net();
   const auto plan = plan_from_sequence(

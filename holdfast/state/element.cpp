@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 
+#include "holdfast/base/json_text.h"
 #include "holdfast/state/float_convert.h"
 #include "holdfast/state/number.h"
 
@@ -153,8 +154,8 @@ std::string bits_text(Dtype dtype, const ElementBits& bits) {
 Result<ElementBits> parse_bits(Dtype dtype, std::string_view text) {
   Result<Bytes> bytes = from_hex(text);
   if (!bytes.ok() || std::ssize(*bytes) != bytes_of(dtype)) {
-    return invalid("\"{}\": are no bits of an element; expected {} hexadecimal digits",
-                   text, 2 * bytes_of(dtype));
+    return invalid("{}: are no bits of an element; expected {} hexadecimal digits",
+                   shown(text), 2 * bytes_of(dtype));
   }
   std::ranges::reverse(*bytes);
   return element_bits(*bytes);
