@@ -162,8 +162,15 @@ std::optional<std::string> option_error(const std::vector<std::string>& argument
   return std::nullopt;
 }
 
+// An empty text would mean the same as no option at all. It often comes from a variable
+// of a script that is not set, and then the option was meant.
+std::string refuse_empty(const std::string& text) {
+  return text.empty() ? "is empty; expected a value" : "";
+}
+
 CLI::Option* add_value(CLI::App& app, const Option& option, std::string& text) {
   CLI::Option* added = app.add_option(option.name, text, option.help);
+  if (option.name.starts_with('-')) added->check(refuse_empty);
   return text.empty() ? added : added->capture_default_str();
 }
 

@@ -226,7 +226,7 @@ TEST_F(FileCommandsTest, InjectSaysWhatIsWrongInOneSentenceAndTouchesNothing) {
   fails("b.pt --checksums exact", 2, "raw, consistent or sealed");
   fails("--checksums raw", 2, "--in-place");
   fails("b.pt --in-place --checksums raw", 2, "both given");
-  fails("b.pt --checksums sealed", 2, "no seals");
+  fails("b.pt --checksums sealed", 2, "holdfast: a.pt: has no seals");
   fails("b.pt --checksums raw --tensors x", 4, "no tensor has such a name");
   fails("b.pt --checksums raw --bits 40", 2, "such bits");
   fails("b.pt --checksums raw --flips 65", 2, "no site left");
@@ -237,6 +237,20 @@ TEST_F(FileCommandsTest, InjectSaysWhatIsWrongInOneSentenceAndTouchesNothing) {
   fails("b.pt --checksums raw --anywhere --bits 30", 2, "--anywhere and --bits");
   fails("b.pt --checksums raw --anywhere --rate 0.1", 2, "--anywhere and --rate");
   fails("a.pt --checksums raw", 1, "exists already");
+  fails("b.pt --checksums raw --rate 0.5 --flips 3", 2, "--rate and --flips");
+  fails("b.pt --checksums raw --scale 2 --bits 30", 2, "--scale and --bits");
+  fails("b.pt --checksums raw --value 2 --bits 30", 2, "--value and --bits");
+  fails("b.pt --checksums raw --save-plan a.pt", 1, "a.pt: exists already");
+  fails("b.pt --checksums raw --save-plan b.pt", 1, "b.pt: exists already");
+}
+
+// A script whose variable is not set must not flip another bit instead of undoing one.
+TEST_F(FileCommandsTest, AnOptionWithAnEmptyTextIsRefused) {
+  write("a.pt", floats({1, 2}));
+  const Ran ran = tests::run_words(
+      env_, {"inject", "a.pt", "--in-place", "--checksums", "raw", "--undo", ""});
+  EXPECT_EQ(ran.code, 2);
+  EXPECT_EQ(ran.err, "holdfast: --undo: is empty; expected a value\n");
 }
 
 TEST_F(FileCommandsTest, ShowTellsTheRolesOfTensorsByTheirNames) {

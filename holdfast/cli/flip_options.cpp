@@ -41,6 +41,19 @@ Result<Fault> read_fault(const FlipArguments& a) {
   return Fault{};
 }
 
+// Fails if an option would have no effect beside another one.
+Result<void> check_faults_fit(const FlipArguments& a) {
+  const FlipArguments none;
+  const auto both = [](const char* one, const char* other) {
+    return invalid("{} and {}: both are given; expected one of them", one, other);
+  };
+  if (!a.rate.empty() && a.flips != none.flips) return both("--rate", "--flips");
+  if (a.bits == none.bits) return {};
+  if (!a.scale.empty()) return both("--scale", "--bits");
+  if (!a.value.empty()) return both("--value", "--bits");
+  return {};
+}
+
 Result<Finite> read_finite(const std::string& text) {
   if (text == "any") return Finite::kAny;
   if (text == "must") return Finite::kMust;
@@ -102,6 +115,7 @@ Result<PlanRequest> read_request(const FlipArguments& a) {
   request.sites.layers = a.layers;
   request.sites.bits = HOLDFAST_TRY(parse_bit_choice(a.bits));
   request.fault = HOLDFAST_TRY(read_fault(a));
+  HOLDFAST_TRY(check_faults_fit(a));
   if (!a.rate.empty()) request.rate = HOLDFAST_TRY(read_number("--rate", a.rate));
   request.finite = HOLDFAST_TRY(read_finite(a.finite));
   if (a.sampling != "bits" && a.sampling != "legacy") {

@@ -124,6 +124,9 @@ Result<ExitCode> inject(const Context& context, const InjectArguments& a) {
     fixing = HOLDFAST_TRY(parse_fixing(a.flips.checksums));
   }
   if (!a.to.empty()) HOLDFAST_TRY(check_place(a.to));
+  if (!a.save_plan.empty() && env.info(a.save_plan).ok()) {
+    return conflict("{}: exists already; expected a new name for the plan", a.save_plan);
+  }
   const Found found = HOLDFAST_TRY(find_any(env, a.from));
   tell_skipped(context, found);
   const FlipPlan plan = HOLDFAST_TRY(choose_plan(env, a, found));
@@ -140,7 +143,9 @@ Result<ExitCode> inject(const Context& context, const InjectArguments& a) {
   if (!a.dry_run && a.in_place) {
     HOLDFAST_TRY(alter_in_place(env, found, plan, fixing));
   } else if (!a.dry_run) {
-    HOLDFAST_TRY(alter_copy(env, found, plan, fixing, a.to));
+    const Result<void> made = alter_copy(env, found, plan, fixing, a.to);
+    if (!made.ok() && !a.save_plan.empty()) (void)env.remove_file(a.save_plan);
+    HOLDFAST_TRY(made);
   }
   if (a.json) {
     fmt::print(context.out, "{}\n", text);
@@ -164,7 +169,7 @@ Verb inject_verb() {
            {"--plan", "Carry out the plan of this file", &a.plan},
            {"--undo", "Undo the plan of this file", &a.undo},
            {"--sequence", "Repeat a sequence of hdf5_corrupter", &a.sequence},
-           {"--save-plan", "Write the plan to this file", &a.save_plan},
+           {"--save-plan", "Write the plan to this file, a new name", &a.save_plan},
            {"--dry-run", "Only show what would change", &a.dry_run},
            {"--in-place", "Alter the original", &a.in_place},
            {"--json", "Print the plan as JSON, for programs", &a.json}}) {

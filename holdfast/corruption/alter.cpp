@@ -51,6 +51,10 @@ Result<Patch> plan_bytes(Env& env, const Found& found, const FlipPlan& plan) {
   const FileInfo info = HOLDFAST_TRY(env.info(found.path));
   PatchPlan patch(env, info.folder ? found.path / "" : found.path);
   for (const PlannedByte& byte : plan.bytes) {
+    if (files.size() == 1 && byte.file != plan.bytes.front().file) {
+      return conflict("{}: is one file; expected those of the plan, {} and {}",
+                      found.path.native(), plan.bytes.front().file, byte.file);
+    }
     // The copy of a single file may have another name.
     const auto file = files.size() == 1
                           ? files.begin()

@@ -96,6 +96,21 @@ TEST(AlterFileTest, BytesAnywhereAreAlteredAndRestored) {
   EXPECT_TRUE(env.read_file("b.pt").value() == before);
 }
 
+TEST(AlterFileTest, BytesOfSeveralFilesAreNotPutIntoOne) {
+  MemoryEnv env;
+  ASSERT_OK(write_file(env, "a.pt", random_contents(net())));
+  const Bytes before = env.read_file("a.pt").value();
+  FlipPlan plan;
+  plan.bytes.push_back({.file = "a", .before = before[0], .after = before[1]});
+  plan.bytes.push_back(
+      {.file = "b", .offset = 1, .before = before[1], .after = before[0]});
+  const auto made =
+      alter_copy(env, find_any(env, "a.pt").value(), plan, Fixing::kRaw, "c.pt");
+  EXPECT_ERROR(made, ErrorCode::kConflict);
+  // The copy has another name while it is made, which says nothing to people.
+  EXPECT_TRUE(message_of(made).starts_with("a.pt: is one file")) << message_of(made);
+}
+
 TEST(AlterFileTest, AFileWithTwoNamesIsNotAlteredInPlace) {
   MemoryEnv env;
   const Contents contents = random_contents(net());

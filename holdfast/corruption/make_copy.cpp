@@ -84,6 +84,19 @@ Path with_suffix(Path path, std::string_view suffix) {
   return path;
 }
 
+// Names the checkpoint `path` in errors about its copy, whose hidden name says nothing to
+// people.
+Result<void> name_instead(Result<void> done, const Path& hidden, const Path& path) {
+  if (done.ok()) return done;
+  std::string message = done.error().message();
+  const std::string& from = hidden.native();
+  for (size_t at = message.find(from); at != message.npos; at = message.find(from, at)) {
+    message.replace(at, from.size(), path.native());
+    at += path.native().size();
+  }
+  return Error(done.error().code(), std::move(message));
+}
+
 // A step becomes the only step of a new run directory.
 Result<void> copy_step(Env& env, const Found& found, const Path& to,
                        const ChangeCopy& change) {
@@ -98,7 +111,7 @@ Result<void> copy_step(Env& env, const Found& found, const Path& to,
   }
   HOLDFAST_TRY(copy_folder(env, found.path, step));
   HOLDFAST_TRY(env.sync_names(run));
-  HOLDFAST_TRY(change({.path = step}));
+  HOLDFAST_TRY(name_instead(change({.path = step}), step, found.path));
   return hidden.publish();
 }
 
@@ -126,7 +139,8 @@ Result<void> copy_bundle(Env& env, const Found& found, const Path& to,
     HOLDFAST_TRY(hidden.copy(file.path, with_suffix(attempt, file.name),
                              with_suffix(target, file.name)));
   }
-  HOLDFAST_TRY(change({.path = index, .format = found.format}));
+  HOLDFAST_TRY(name_instead(change({.path = index, .format = found.format}), index,
+                            found.path));
   return hidden.publish();
 }
 
@@ -139,8 +153,9 @@ Result<void> copy_one(Env& env, const Path& from, const Format* format, const Pa
     HOLDFAST_TRY(
         hidden.copy(seals_path(from), seals_path(attempt), seals_path(target)));
   }
-  HOLDFAST_TRY(hidden.copy(from, attempt, target));
-  HOLDFAST_TRY(change({.path = attempt, .format = format}));
+  HOLDFAST_TRY(name_instead(hidden.copy(from, attempt, target), attempt, target));
+  HOLDFAST_TRY(
+      name_instead(change({.path = attempt, .format = format}), attempt, from));
   return hidden.publish();
 }
 
