@@ -72,6 +72,8 @@ def flip_plan(target: Target, *, optimizer: Optimizers | None = None,
     The options are those of `holdfast inject`, and so is the plan: json.dump() makes a file of it
     that `holdfast inject --plan` takes for a checkpoint of the same values.
     """
+    if rate is not None and flips != 1:
+        raise ValueError("rate and flips: both are given; expected one of them")
     pieces = [_native.Piece(describe_one(piece.name, piece.tensor, piece.aliases),
                             list(piece.shape), piece.box, False, piece.role, piece.of)
               for piece in {id(one): one for one in _finder(target, optimizer)().values()}.values()]
@@ -156,10 +158,17 @@ def _texts(name: str, values: Sequence[str]) -> list[str]:
 
 
 def _check_known(flips: Sequence[_native.PlannedFlip], pieces: Mapping[str, Piece]) -> None:
+    seen: set[tuple[int, int]] = set()
     for flip in flips:
         if flip.tensor not in pieces:
             raise NotFoundError(f'tensor "{flip.tensor}": no such tensor; expected one such as '
                                 f'"{next(iter(pieces), "")}"')
+        # Names of the same tensor have the same piece.
+        place = id(pieces[flip.tensor]), flip.element
+        if place in seen:
+            raise ValueError(f"{flip.tensor}: element {flip.element} is in the plan twice; "
+                             "expected each element once")
+        seen.add(place)
 
 
 def _index(piece: Piece, flip: _native.PlannedFlip) -> list[int]:

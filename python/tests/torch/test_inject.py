@@ -107,6 +107,10 @@ def test_what_does_not_fit_is_refused_before_anything_changes(tmp_path):
             holdfast.inject(model, altered, **options)
         assert bits(model) == before
 
+    refused(ValueError, "twice; expected each element once",
+            lambda p: p["flips"].append(p["flips"][0]))
+    with pytest.raises(ValueError, match="rate and flips: both are given"):
+        holdfast.flip_plan(model, rate=0.5, flips=3)
     refused(holdfast.NotFoundError, '^tensor "model.9.weight": no such tensor; expected',
             lambda p: p["flips"][1].update(tensor="model.9.weight"))
     refused(holdfast.NotFoundError, "no such tensor",
