@@ -88,7 +88,8 @@ struct Pickle {
 struct PickleOptions {
   std::string_view where{};  // for messages: "model.pt: archive/data.pkl"
   // True for names ("collections.OrderedDict") that the pickle may contain. Python 2's
-  // module __builtin__ is called builtins here, its long int, unicode str, xrange range.
+  // module __builtin__ is called builtins here, and its types long, unicode and xrange
+  // are int, str and range.
   std::function<bool(std::string_view name)> allow_global{};
 };
 

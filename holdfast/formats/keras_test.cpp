@@ -43,7 +43,8 @@ TEST(KerasTest, AWeightIsReadOnlyIfTheRecordHasItsCrc) {
   ASSERT_OK(damaged);
   const auto read = CanonicalStream(*damaged, 0).read(weight);
   EXPECT_ERROR(read, ErrorCode::kCorrupt);
-  EXPECT_THAT(message_of(read), testing::HasSubstr("model.weights.h5: the record has crc"));
+  EXPECT_THAT(message_of(read),
+              testing::HasSubstr("model.weights.h5: the record has crc"));
 }
 
 // The HDF5 file inside cannot move its end, because the rest of the archive is behind it.
