@@ -12,6 +12,9 @@ from holdfast.torch.watch.alarms import SPIKED, Alarm
 
 _KEPT = 100  # a figure is compared with so many before it
 _FIRST = 20  # so many figures are only noted
+# A figure below this share of the first ones is usual. When a model has learned all that it can, the
+# loss is near 0 and jumps by large factors, without a fault.
+_TINY = 1e-4
 _WIDE = 4  # bytes
 
 
@@ -64,6 +67,7 @@ class Figures:
     def __init__(self, factor: float) -> None:
         self._factor = factor
         self._kept: deque[float] = deque(maxlen=_KEPT)
+        self._least = 0.0  # figures up to here are usual
 
     def look(self, value: float) -> str:
         """Notes the value. Returns what was expected if it is a spike; else "".
@@ -73,10 +77,12 @@ class Figures:
         """
         if not math.isfinite(value):
             return "a finite number"
-        usual = max(self._kept, default=0.0)
-        bound, count = self._factor * usual, len(self._kept)
-        is_spike = count >= _FIRST and abs(value) > bound > 0
+        count = len(self._kept)
+        bound = self._factor * max(self._kept, default=0.0)
+        is_spike = count >= _FIRST and abs(value) > max(bound, self._least) and bound > 0
         self._kept.append(bound if is_spike else abs(value))
+        if count < _FIRST:
+            self._least = _TINY * max(self._kept)
         if not is_spike:
             return ""
         return f"at most {bound:.3g}, {self._factor:g} times the largest of the last {count}"
