@@ -21,7 +21,8 @@ case $name in
     # On aarch64 there is no package without the code for GPUs.
     package=tensorflow
     if [[ $(uname -m) == x86_64 ]]; then package=tensorflow-cpu; fi
-    packages=("$package==2.21.0")
+    # With safetensors, with which a benchmark writes what TensorFlow has read.
+    packages=("$package==2.21.0" "safetensors==0.8.0")
     ;;
   # Chainer's setup.py needs an old setuptools, and its code names that NumPy 1.24 has removed.
   chainer) packages=("numpy<1.24" "h5py==3.12.1" "chainer==7.8.1") ;;

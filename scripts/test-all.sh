@@ -11,7 +11,7 @@ addresses() {
 }
 
 # The C++ tests that HOLDFAST_LONG=1 makes longer; uses the build of scripts/test.sh.
-long_formats() { HOLDFAST_LONG=1 ctest --preset check -j "$jobs" -R '^(formats|hdf5)\.'; }
+long_cpp() { HOLDFAST_LONG=1 ctest --preset check -j "$jobs" -R '^(formats|hdf5)\.|RandomFlips|Damaged\.'; }
 
 # Exchanges between network namespaces, and with states of 2 GB. One after the other, because each
 # takes several GB of memory.
@@ -119,7 +119,7 @@ tidy() {
 }
 
 failed=()
-suites="long_formats long_exchanges mpi addresses leaks release kills train_cpp slurm newcomer adapters tensorflow chainer horovod threads tidy"
+suites="long_cpp long_exchanges mpi addresses leaks release kills train_cpp slurm newcomer adapters tensorflow chainer horovod threads tidy"
 for suite in scripts/test.sh $suites scripts/fuzz.sh scripts/cross.sh; do
   echo "==== $suite"
   # Runs in a shell of its own, because set -e does not stop a function inside a condition.

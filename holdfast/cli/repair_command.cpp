@@ -120,7 +120,8 @@ void print_report(const Context& context, const RepairArguments& a, const Found&
     fmt::print(context.out, "{}: {} damaged {} cannot be mended; nothing was changed\n",
                path, report.lost.size(), report.lost.size() == 1 ? "part" : "parts");
   } else if (report.whole()) {
-    fmt::print(context.out, "{} is whole, nothing is to be mended{}\n", path, no_copy);
+    fmt::print(context.out, "no damage was found in {}, nothing is to be mended{}\n",
+               path, no_copy);
   } else if (!report.changes()) {
     fmt::print(context.out, "{} is whole on the disk, nothing was changed{}\n", path,
                no_copy);

@@ -42,6 +42,7 @@ def analyse(*folders):
     return json.loads(done.stdout)
 
 
+@pytest.mark.skipif(not LONG, reason="takes a quarter of a minute: HOLDFAST_LONG=1")
 def test_a_cell_runs_and_is_counted(study, tmp_path):
     done = run_study(tmp_path, "--only", "role-sgd-weights", "--scale", "0.0025")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -24,7 +24,8 @@ import holdfast
 
 PACKAGE = Path(holdfast.__file__).parents[1]
 # These start Python and torchrun many times, which takes a minute: only make test-all runs them.
-SLOW = {"docs/getting_started.md", "docs/resume_elsewhere.md", "docs/failures.md"}
+SLOW = {"docs/getting_started.md", "docs/resume_elsewhere.md", "docs/failures.md",
+        "docs/recovery.md"}  # fmt: skip
 
 
 class Surroundings:
@@ -142,7 +143,7 @@ def assert_printed(block, printed):
 @pytest.mark.parametrize("document", [name for name, blocks in HERE.items() if blocks])
 def test_every_block_runs_and_prints_what_the_document_says(document, surroundings):
     if document in SLOW and not os.environ.get("HOLDFAST_LONG"):
-        pytest.skip("takes a minute; HOLDFAST_LONG=1 runs it")
+        pytest.skip("takes up to a minute; HOLDFAST_LONG=1 runs it")
     surroundings.save_a_run()
     printed = None  # the output of the block before
     for block in HERE[document]:

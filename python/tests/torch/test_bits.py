@@ -136,6 +136,8 @@ def stop_on_ranks(rank, world, folder, names):
 @pytest.mark.parametrize("world", [3, 4])
 def test_several_ranks_with_several_buckets_go_on_with_the_same_bits(tmp_path, world):
     names = list(DDP) if world == 3 else ["buckets"]
+    if not os.environ.get("HOLDFAST_LONG"):
+        names = names[:2]
     assert run_ranks(world, stop_on_ranks, str(tmp_path), names, timeout=90) == [[]] * world
 
 
