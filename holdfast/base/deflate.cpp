@@ -37,7 +37,7 @@ uint8_t* input_pointer(ByteView bytes) {
 
 struct Inflater::State {
   inflate_state stream;
-  Bytes made = Bytes(kOutput + kReadBehind);
+  Bytes made;
 };
 
 Inflater::Inflater(DeflateWrapper wrapper) : state_(std::make_unique<State>()) {
@@ -59,10 +59,14 @@ Result<Inflater::Progress> Inflater::decode(ByteView input, ByteSpan output) {
   while (!finished()) {
     const ByteView in = input.subspan(progress.used);
     const ByteSpan out = output.subspan(progress.made);
+    const size_t room = std::min(out.size(), kOutput);
+    if (state_->made.size() < room + kReadBehind) {
+      state_->made.resize(room + kReadBehind);
+    }
     stream.next_in = input_pointer(in);
     stream.avail_in = static_cast<uint32_t>(std::min(in.size(), kMostOfStream));
     stream.next_out = reinterpret_cast<uint8_t*>(state_->made.data());
-    stream.avail_out = static_cast<uint32_t>(std::min(out.size(), kOutput));
+    stream.avail_out = static_cast<uint32_t>(room);
     const uint32_t had_in = stream.avail_in, had_out = stream.avail_out;
     const int code = isal_inflate(&stream);
     if (code != ISAL_DECOMP_OK) {
