@@ -60,7 +60,7 @@ TEST_F(Reshard, TensorsWithoutElementsAreKept) {
       const Path target = fmt::format("/{}-{}", format, to);
       EXPECT_EQ(cut("/source.safetensors", target, wanted).value().seals, 4);
       expect_same_values("/source.safetensors", target);
-      // And from there again.
+      // A second re-cut, of the result of the first.
       wanted.format = "native";
       ASSERT_OK(cut(target, target.native() + "-again", wanted));
       expect_same_values("/source.safetensors", target.native() + "-again");

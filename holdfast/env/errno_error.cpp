@@ -41,9 +41,8 @@ ErrorCode code_of(int number) {
 
 Error errno_error(int number, std::string_view what, const Path& path) {
   const std::string text = std::generic_category().message(number);
-  return Error(code_of(number), number == ENOENT
-                                    ? fmt::format("{}: {}", path.native(), text)
-                                    : fmt::format("{}: {}: {}", path.native(), what, text));
+  const std::string call = number == ENOENT ? "" : fmt::format("{}: ", what);
+  return Error(code_of(number), fmt::format("{}: {}{}", path.native(), call, text));
 }
 
 }  // namespace holdfast

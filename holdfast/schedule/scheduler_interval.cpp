@@ -159,8 +159,9 @@ Scheduler::Choice Scheduler::limit_writing(Choice choice) const {
   }
   if (protects()) longest = std::min(longest, longest_safe().interval);
   const double daily = options_.bytes_a_day.value_or(kUsualBytes);
+  const double seconds = static_cast<double>(bytes_) / daily * kSecondsPerDay;
   choice =
-      lengthen(std::move(choice), at_least(static_cast<double>(bytes_) / daily * kSecondsPerDay),
+      lengthen(std::move(choice), at_least(seconds),
                options_.bytes_a_day ? std::numeric_limits<double>::infinity() : longest,
                fmt::format("at most {:g} GB are written a day", daily / 1e9));
   return lengthen(std::move(choice), at_least(persist() / options_.duty),

@@ -119,7 +119,7 @@ def test_a_loop_that_only_calls_save_does_not_write_a_step_twice(tmp_path):
 
 
 def test_what_a_closed_checkpointer_held_goes_without_the_garbage_collector(tmp_path):
-    """Else the memory of a model stays for a while, and workers of a loader get no word to end."""
+    """In a cycle of references, the memory of a model and the workers of a loader would stay."""
     model, data = nn.Linear(1, 1), DataLoader(torch.arange(6.0), 3)
     optimizer = torch.optim.AdamW(model.parameters())
     with holdfast.Checkpointer(tmp_path, model=model, optimizer=optimizer, data=data,
