@@ -14,8 +14,9 @@ Every round has one block of each kind, in a new order (bench/paired.py). The ad
 is its wall time minus that of the bare block in the same round: the median over the rounds, with a
 95 % interval.
 
-  durable    the time from the call until everything is on the disk, divided by the time of a raw
-             write of a new file with O_DIRECT in the same round
+  durable    the time until everything is on the disk, from the moment at which the GPU has made the
+             step that is saved, divided by the time of a raw write of a new file with O_DIRECT in
+             the same round
   load       the time of a cold load into the GPU, divided by the time of a raw read with O_DIRECT;
              the two are measured in turns
   stall      300 fp32 tensors without a training loop: the time from the call until an update may
@@ -67,18 +68,31 @@ FIRSTS = 5  # the number of jobs whose first save is measured
 ADDED = {COPY: 4.0, RING: 15.0}  # milliseconds
 
 
-def block(job: Job, engine: Engine | None, save: bool, steps: int = STEPS) -> float:
-    """Milliseconds of wall time for so many steps, with the calls of the engine if one is given."""
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    for step in range(steps):
-        job.step()
-        if engine is not None and save and step == 2:
-            engine.save()
-        elif engine is not None:
-            engine.step()
-    torch.cuda.synchronize()
-    return (time.perf_counter() - start) * 1e3
+class Block:
+    """So many steps, with the calls of the engine if one is given.
+
+    took_ms   their wall time
+    ahead_s   how long before the GPU the host came to the save: it launches steps that the GPU makes
+              later, and until then there is nothing to save
+    """
+
+    def __init__(self, job: Job, engine: Engine | None, save: bool, steps: int = STEPS) -> None:
+        begun, reached = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        begun.record()
+        for step in range(steps):
+            job.step()
+            if engine is not None and save and step == 2:
+                reached.record()
+                called = time.perf_counter()
+                engine.save()
+            elif engine is not None:
+                engine.step()
+        torch.cuda.synchronize()
+        self.took_ms = (time.perf_counter() - start) * 1e3
+        if save:
+            self.ahead_s = begun.elapsed_time(reached) / 1e3 - (called - start)
 
 
 class Loop:
@@ -87,29 +101,32 @@ class Loop:
     def __init__(self, job: Job, engine: Engine, disk: Raw) -> None:
         self.job, self.engine, self.disk = job, engine, disk
         self.durables: list[float] = []
+        self.aheads: list[float] = []
         self.of_raw: list[float] = []
 
     def bare(self) -> float:
-        return block(self.job, None, save=False)
+        return Block(self.job, None, save=False).took_ms
 
     def idle(self) -> float:
-        return block(self.job, self.engine, save=False)
+        return Block(self.job, self.engine, save=False).took_ms
 
     def save(self, steps: int = STEPS) -> float:
-        took = block(self.job, self.engine, save=True, steps=steps)
+        block = Block(self.job, self.engine, save=True, steps=steps)
         start = time.perf_counter()
         self.engine.wait()
         waited = time.perf_counter() - start
-        durable = self.engine.durable_s() or took / 1e3 + waited
+        durable = self.engine.durable_s() or block.took_ms / 1e3 + waited
         time.sleep(0.3)
-        self.durables.append(durable)
-        self.of_raw.append(durable / self.disk.write())
-        return took
+        self.aheads.append(block.ahead_s)
+        self.durables.append(durable - block.ahead_s)
+        self.of_raw.append(self.durables[-1] / self.disk.write())
+        return block.took_ms
 
     def figures(self, seen: dict[str, list[float]]) -> dict:
         added = {f"{name}_added_ms": difference(values, seen["bare"])
                  for name, values in seen.items() if name != "bare"}
         return added | {"block_ms": statistics.median(seen["bare"]), "rounds_ms": seen,
+                        "ahead_s": statistics.median(self.aheads),
                         "durable_s": statistics.median(self.durables),
                         "durable_of_raw": interval(self.of_raw)}
 
@@ -123,13 +140,16 @@ def measure_holdfast(job: Job, folder: Path, disk: Raw, rounds: int, room: bool)
     ways = {"bare": loop.bare, "idle": loop.idle, "save": loop.save}
     if room:
         plain = CopyAndWrite(job, folder)
-        ways["plain"] = Loop(job, plain, disk).save
+        simple = Loop(job, plain, disk)
+        ways["plain"] = simple.save
     figures = loop.figures(in_turns(ways, rounds))
+    if room:
+        figures["plain_durable_of_raw"] = interval(simple.of_raw)
     figures["times_s"] = engine.times()
     engine.close()
     del engine, loop, ways
     if room:
-        del plain
+        del plain, simple
     clean(folder / "engine")
     figures["first_added_ms"] = interval([first_save(job, folder, disk, make)
                                           for _ in range(FIRSTS)])

@@ -51,6 +51,7 @@ class Job:
         self.model = Gpt(layers).cuda()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
         self.tokens = torch.randint(0, 32000, (8, 1024), device="cuda")
+        self.last_steps = [torch.cuda.Event() for _ in range(2)]
         self.graph = self._capture(1)
         self.step()
         torch.cuda.synchronize()
@@ -85,9 +86,14 @@ class Job:
         return graph
 
     def step(self) -> None:
+        # The host waits for the step before the last, as a loop that looks at its losses does. If it
+        # were further ahead, the driver would make it wait, and every other thread's call with it.
+        self.last_steps[0].synchronize()
         self.graph.replay()
         with self.update():
             self.optimizer.step()
+        self.last_steps.append(self.last_steps.pop(0))
+        self.last_steps[-1].record()
 
     def state(self) -> dict:
         return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}

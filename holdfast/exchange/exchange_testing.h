@@ -40,9 +40,8 @@ struct Ranks {
     memories = right;
     for_each_piece(all, [&](TensorId t, HolderId h, const Box& box, const Map& map) {
       const Tensor& tensor = all.tensor(t);
-      for_each_element(tensor, box, map, [&](int64_t canonical, int64_t local) {
-        std::copy_n(values[t].begin() + canonical, bytes_of(tensor.dtype),
-                    right[h].begin() + local);
+      for_each_run(tensor, box, map, [&](int64_t from, int64_t to, int64_t bytes) {
+        std::copy_n(values[t].data() + from, bytes, right[h].data() + to);
       });
     });
     for (size_t r = 0; r < memories.size(); ++r) {

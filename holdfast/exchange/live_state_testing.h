@@ -15,19 +15,6 @@
 
 namespace holdfast::tests {
 
-// True if the piece has some rows of its tensor, and all columns.
-inline bool is_range_of_rows(const LocalPiece& piece) {
-  for (int k = 1; k < piece.box.rank(); ++k) {
-    if (piece.box.size(k) != piece.tensor->shape[k]) return false;
-  }
-  return true;
-}
-// Where such rows begin in the canonical bytes of the tensor.
-inline int64_t first_byte(const LocalPiece& piece) {
-  if (piece.box.rank() == 0 || piece.box.empty()) return 0;
-  return piece.bytes() / piece.box.size(0) * piece.box[0].lo;
-}
-
 // True if the pieces have exactly the canonical values of their tensors, element by
 // element.
 inline bool pieces_hold(const LocalPieces& pieces, const Collection& collection,
@@ -35,21 +22,11 @@ inline bool pieces_hold(const LocalPieces& pieces, const Collection& collection,
   bool same = true;
   for (const LocalPiece& piece : pieces) {
     const Memory& value = values[*collection.find(piece.tensor->name)];
-    // Whole rows without gaps are compared at once, because that is much faster.
-    if (is_range_of_rows(piece) && piece.window(0, piece.bytes()).has_value()) {
-      const int64_t first = first_byte(piece);
-      same &= piece.bytes() == 0 ||
-              std::memcmp(piece.window(0, piece.bytes())->data(), value.data() + first,
-                          static_cast<size_t>(piece.bytes())) == 0;
-      continue;
-    }
-    for_each_element(*piece.tensor, piece.box, piece.map,
-                     [&](int64_t canonical, int64_t local) {
-                       same &= std::equal(
-                           value.begin() + canonical,
-                           value.begin() + canonical + bytes_of(piece.tensor->dtype),
-                           piece.memory.begin() + local);
-                     });
+    for_each_run(*piece.tensor, piece.box, piece.map,
+                 [&](int64_t at, int64_t local, int64_t bytes) {
+                   same &= std::memcmp(value.data() + at, piece.memory.data() + local,
+                                       static_cast<size_t>(bytes)) == 0;
+                 });
   }
   return same;
 }

@@ -3,6 +3,8 @@
 // be read must do.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include "holdfast/env/faulty_env.h"
 #include "holdfast/env/memory_env.h"
 #include "holdfast/contents/contents_testing.h"
@@ -215,11 +217,13 @@ TEST_P(ConformanceTest, CutAtAnyByteItIsRefused) {
   EXPECT_OK(read_all(env_, "whole"));
 }
 
+// HOLDFAST_LONG=1 changes every byte instead of every third.
 TEST_P(ConformanceTest, WithAnyByteChangedItIsReadOrRefused) {
+  const size_t step = std::getenv("HOLDFAST_LONG") != nullptr ? 1 : 3;
   ASSERT_OK(write_file(env_, "whole", small(), {.format = &format()}));
   for (const Path& file : files_of("whole")) {
     const Bytes bytes = env_.read_file(file).value();
-    for (size_t i = 0; i < std::min<size_t>(bytes.size(), 4096); ++i) {
+    for (size_t i = 0; i < std::min<size_t>(bytes.size(), 4096); i += step) {
       for (const std::byte mask : {std::byte{1}, std::byte{128}, std::byte{255}}) {
         Bytes changed = bytes;
         changed[i] ^= mask;

@@ -4,6 +4,7 @@
 #include <rapidcheck.h>
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 #include <vector>
 
@@ -185,34 +186,52 @@ inline std::vector<Memory> random_values(Dice& dice, std::span<const Tensor> ten
   std::vector<Memory> values;
   for (const Tensor& tensor : tensors) {
     Memory bytes(static_cast<size_t>(tensor.bytes()));
-    for (std::byte& byte : bytes) byte = static_cast<std::byte>(dice.next());
+    for (size_t at = 0; at < bytes.size(); at += sizeof(uint64_t)) {
+      const uint64_t word = dice.next();
+      std::memcpy(bytes.data() + at, &word, std::min(bytes.size() - at, sizeof word));
+    }
     values.push_back(std::move(bytes));
   }
   return values;
 }
 
-// Calls visit(canonical byte offset, holder's byte offset) for each element of a box,
-// one by one. It shares no arithmetic with the library.
+// Calls visit(canonical byte offset, holder's byte offset, bytes) for each element of a
+// box, or for each row of elements that the holder has without gaps. It shares no
+// arithmetic with the library.
 template <typename Visit>
-void for_each_element(const Tensor& tensor, const Box& box, const Map& map,
-                      Visit&& visit) {
+void for_each_run(const Tensor& tensor, const Box& box, const Map& map, Visit&& visit) {
+  if (box.empty()) return;
   const int64_t element = bytes_of(tensor.dtype);
+  const int last = box.rank() - 1;
+  const bool by_rows = last >= 0 && map.strides[static_cast<size_t>(last)] == element;
+  const int64_t together = by_rows ? box.size(last) : 1;
   std::vector<int64_t> x;
   for (int k = 0; k < box.rank(); ++k) x.push_back(box[k].lo);
-  for (int64_t n = box.elements(); n > 0; --n) {
+  for (int64_t n = box.elements() / together; n > 0; --n) {
     int64_t canonical = 0, local = map.offset;
     for (int k = 0; k < box.rank(); ++k) {
       const auto i = static_cast<size_t>(k);
       canonical = canonical * tensor.shape[k] + x[i];
       local += map.strides[i] * (x[i] - box[k].lo);
     }
-    visit(canonical * element, local);
-    for (int k = box.rank() - 1; k >= 0; --k) {
+    visit(canonical * element, local, together * element);
+    for (int k = by_rows ? last - 1 : last; k >= 0; --k) {
       const auto i = static_cast<size_t>(k);
       if (++x[i] < box[k].hi) break;
       x[i] = box[k].lo;
     }
   }
+}
+
+// The same, one element at a time: visit(canonical byte offset, holder's byte offset).
+template <typename Visit>
+void for_each_element(const Tensor& tensor, const Box& box, const Map& map,
+                      Visit&& visit) {
+  for_each_run(tensor, box, map, [&](int64_t canonical, int64_t local, int64_t bytes) {
+    for (int64_t done = 0; done < bytes; done += bytes_of(tensor.dtype)) {
+      visit(canonical + done, local + done);
+    }
+  });
 }
 
 // Calls visit(tensor, holder, box, map) for every piece.
@@ -231,14 +250,14 @@ void for_each_piece(const Collection& collection, Visit&& visit) {
 
 // Memories large enough for every piece.
 inline Memories empty_memories(const Collection& collection) {
-  Memories memories(collection.layout().holders().size());
+  std::vector<int64_t> sizes(collection.layout().holders().size());
   for_each_piece(
       collection, [&](TensorId t, HolderId h, const Box& box, const Map& map) {
-        const ByteRange range =
-            range_of(map, box.shape(), bytes_of(collection.tensor(t).dtype));
-        Memory& memory = memories[h];
-        memory.resize(std::max(memory.size(), static_cast<size_t>(range.last)));
+        const int64_t element = bytes_of(collection.tensor(t).dtype);
+        sizes[h] = std::max(sizes[h], range_of(map, box.shape(), element).last);
       });
+  Memories memories;
+  for (const int64_t size : sizes) memories.emplace_back(static_cast<size_t>(size));
   return memories;
 }
 
@@ -247,9 +266,8 @@ inline Memories fill(const Collection& collection, const std::vector<Memory>& va
   for_each_piece(
       collection, [&](TensorId t, HolderId h, const Box& box, const Map& map) {
         const Tensor& tensor = collection.tensor(t);
-        for_each_element(tensor, box, map, [&](int64_t canonical, int64_t local) {
-          std::copy_n(values[t].begin() + canonical, bytes_of(tensor.dtype),
-                      memories[h].begin() + local);
+        for_each_run(tensor, box, map, [&](int64_t from, int64_t to, int64_t bytes) {
+          std::copy_n(values[t].data() + from, bytes, memories[h].data() + to);
         });
       });
   return memories;
@@ -262,10 +280,9 @@ inline bool holds(const Collection& collection, const Memories& memories,
   for_each_piece(
       collection, [&](TensorId t, HolderId h, const Box& box, const Map& map) {
         const Tensor& tensor = collection.tensor(t);
-        for_each_element(tensor, box, map, [&](int64_t canonical, int64_t local) {
-          same &= std::equal(values[t].begin() + canonical,
-                             values[t].begin() + canonical + bytes_of(tensor.dtype),
-                             memories[h].begin() + local);
+        for_each_run(tensor, box, map, [&](int64_t at, int64_t local, int64_t bytes) {
+          same &= std::memcmp(values[t].data() + at, memories[h].data() + local,
+                              static_cast<size_t>(bytes)) == 0;
         });
       });
   return same;

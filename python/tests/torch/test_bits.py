@@ -137,6 +137,8 @@ def stop_on_ranks(rank, world, folder, names):
 def test_several_ranks_with_several_buckets_go_on_with_the_same_bits(tmp_path, world):
     names = list(DDP) if world == 3 else ["buckets"]
     if not os.environ.get("HOLDFAST_LONG"):
+        if world == 4:
+            pytest.skip("needs HOLDFAST_LONG=1")
         names = names[:2]
     assert run_ranks(world, stop_on_ranks, str(tmp_path), names, timeout=90) == [[]] * world
 

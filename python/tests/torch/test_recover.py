@@ -13,6 +13,7 @@ from torch import nn
 
 import holdfast
 
+LONG = pytest.mark.skipif(not os.environ.get("HOLDFAST_LONG"), reason="needs HOLDFAST_LONG=1")
 # Every place at which a rank is killed: in a step, around it, and in the recovery of another rank.
 STEP_POINTS = ["before", "forward", "after forward", "backward", "after backward", "gate",
                "committed", "in update", "after update", "end", "after run", "step", "after step"]
@@ -64,6 +65,7 @@ def test_without_what_a_step_restores_bits_differ(tmp_path, whole):
     assert ran.end != whole("ddp", STEPS).end
 
 
+@LONG
 def test_a_rank_may_die_in_any_of_several_runs_of_a_step(tmp_path, whole):
     how = ["critic", "validates in run", "validates first", "validates before", "barrier"]
     kills = ["0:3:critic", "1:5:between", "2:7:forward", "0:8:validation", "1:10:after run",
