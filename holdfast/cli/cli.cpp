@@ -29,10 +29,12 @@ ExitCode exit_code(ErrorCode code, bool reads_files) {
   }
 }
 
-// Prints one line with an error to `err`.
+// Prints one line with an error to `err`. A name that a file gives may be very long, so the
+// middle of a message can be left out.
 void tell(std::ostream& err, std::string message) {
+  constexpr size_t kLongest = 4000;
   std::ranges::replace(message, '\n', ' ');
-  err << "holdfast: " << printable(message) << '\n';
+  err << "holdfast: " << shorten(printable(message), kLongest) << '\n';
 }
 
 // Reports the failure of a command: a sentence for people and, with --json, an object

@@ -31,6 +31,13 @@ TEST_F(CliTest, PlanShowsWhatIsMovedBesideTheLeastPossible) {
       << ran.out;
 }
 
+TEST_F(CliTest, AMessageWithAVeryLongNameIsShortened) {
+  const Ran ran = run("show " + std::string(100'000, 'x'));
+  EXPECT_NE(ran.code, 0);
+  EXPECT_LT(ran.err.size(), 4'100u);
+  EXPECT_NE(ran.err.find("xxx...xxx"), std::string::npos);
+}
+
 TEST_F(CliTest, PlanSaysWhatItAssumesAndWhatTheHostRuleCosts) {
   const Ran plain = run(kPlan);
   EXPECT_NE(plain.out.find("times assume that each device sends 10.00 GB a second\n"),

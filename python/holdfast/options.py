@@ -197,7 +197,8 @@ class Watch:
 
     dispersion
               an alarm if the gradient of one rank, before ranks average it, has a norm of more than
-              so many times the median of the other ranks. For models under DDP.
+              so many times the median of the other ranks. For models under DDP. Neither this guard
+              nor the next tells of figures below a thousandth of the first ones.
     spike     an alarm if a loss given to step(), or the norm of the gradient at an update, is more
               than so many times the largest of the last 100, or is not finite.
     range     an alarm if an element of a parameter is more than so many times the largest that its

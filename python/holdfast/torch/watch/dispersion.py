@@ -9,7 +9,7 @@ parameters.
 import functools
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ import torch
 
 from holdfast.torch.watch.alarms import DISPERSED, Alarm
 from holdfast.torch.watch.replica_groups import Held, digest_of
-from holdfast.torch.watch.spikes import found_inf_of, norm_of
+from holdfast.torch.watch.spikes import FIRST, TINY, found_inf_of, norm_of
 
 
 @dataclass
@@ -61,6 +61,8 @@ class DispersionGuard:
         self._updates = 0  # since the last step
         self._found: list[torch.Tensor] = []  # above 0 if such an update was left out
         self._steps: dict[int, _Step] = {}
+        self._heard = 0  # how many norms other ranks and this one have told
+        self._least = 0.0  # norms up to here are usual
 
     def hook(self, held: Held) -> None:
         """Takes the norms of the gradients of these parameters from now on."""
@@ -119,6 +121,8 @@ class DispersionGuard:
     def hear(self, ranks: Sequence[Mapping[str, Any]],
              gather: Callable[[Any], list[Any]]) -> list[Alarm]:
         """The alarms about all ranks, given their messages; the same on all ranks."""
+        for one in ranks:
+            self._note_first(one["norms"].values())
         found = [alarm for rank in range(len(ranks)) for alarm in self._judge(ranks, rank)]
         steps, self._steps = self._steps, {}
         if not found:
@@ -126,6 +130,13 @@ class DispersionGuard:
         named = gather({str(one.step): steps[one.step].largest for one in found
                         if one.rank == self._rank})
         return [replace(one, tensor=named[one.rank][str(one.step)]) for one in found]
+
+    def _note_first(self, norms: Iterable[float]) -> None:
+        """Lets the first norms say which are too small to be compared."""
+        for norm in norms:
+            if self._heard < FIRST and math.isfinite(norm):
+                self._heard += 1
+                self._least = max(self._least, TINY * norm)
 
     def _judge(self, ranks: Sequence[Mapping[str, Any]], rank: int) -> list[Alarm]:
         told, alarms = ranks[rank], []
@@ -144,6 +155,6 @@ class DispersionGuard:
         if not finite:
             return ""
         bound = self._factor * statistics.median(finite)
-        if bound <= 0 or norm <= bound:
+        if bound <= 0 or norm <= max(bound, self._least):
             return ""
         return f"at most {bound:.3g}, {self._factor:g} times the median of the other ranks"

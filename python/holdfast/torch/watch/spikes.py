@@ -11,10 +11,10 @@ from holdfast.torch.values.boxes import local_of
 from holdfast.torch.watch.alarms import SPIKED, Alarm
 
 _KEPT = 100  # a figure is compared with so many before it
-_FIRST = 20  # so many figures are only noted
+FIRST = 20  # so many figures are only noted
 # A figure below this share of the first ones is usual. When a model has learned all that it can, the
-# loss is near 0 and jumps by large factors, without a fault.
-_TINY = 1e-4
+# loss and the gradient are near 0 and jump by large factors, without a fault.
+TINY = 1e-3
 _WIDE = 4  # bytes
 
 
@@ -79,10 +79,10 @@ class Figures:
             return "a finite number"
         count = len(self._kept)
         bound = self._factor * max(self._kept, default=0.0)
-        is_spike = count >= _FIRST and abs(value) > max(bound, self._least) and bound > 0
+        is_spike = count >= FIRST and abs(value) > max(bound, self._least) and bound > 0
         self._kept.append(bound if is_spike else abs(value))
-        if count < _FIRST:
-            self._least = _TINY * max(self._kept)
+        if count < FIRST:
+            self._least = TINY * max(self._kept)
         if not is_spike:
             return ""
         return f"at most {bound:.3g}, {self._factor:g} times the largest of the last {count}"
