@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Runs make test's suite, then the suites that make test leaves out because they take too long.
 # Continues after a failure, and names at the end what failed.
+#
+#   scripts/test-all.sh [SUITE ...]     only these, in this order: scripts/test-all.sh mpi leaks
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/environment.sh
@@ -16,8 +18,7 @@ long_cpp() { HOLDFAST_LONG=1 ctest --preset check -j "$jobs" -R '^(formats|hdf5)
 # Exchanges between network namespaces, and with states of 2 GB. One after the other, because each
 # takes several GB of memory.
 long_exchanges() {
-  HOLDFAST_LONG=1 ctest --preset check -j 1 --timeout 1800 \
-    -R '(ExchangeHostsTest|LargeExchangeTest)'
+  HOLDFAST_LONG=1 ctest --preset check -j 1 -R '(ExchangeHostsTest|LargeExchangeTest)'
 }
 
 leaks() { ctest --test-dir build/asan --output-on-failure -L leaks; }
@@ -119,11 +120,19 @@ tidy() {
 }
 
 failed=()
-suites="long_cpp long_exchanges mpi addresses leaks release kills train_cpp slurm newcomer adapters tensorflow chainer horovod threads tidy"
-for suite in scripts/test.sh $suites scripts/fuzz.sh scripts/cross.sh; do
+functions="long_cpp long_exchanges mpi addresses leaks release kills train_cpp slurm newcomer adapters tensorflow chainer horovod threads tidy"
+suites="scripts/test.sh $functions scripts/fuzz.sh scripts/cross.sh"
+for suite in "$@"; do
+  if [[ " $suites " != *" $suite "* ]]; then
+    echo "test-all.sh: no suite $suite; expected one of $suites" >&2
+    exit 2
+  fi
+done
+if [[ $# == 0 ]]; then set -- $suites; fi
+for suite in "$@"; do
   echo "==== $suite"
   # Runs in a shell of its own, because set -e does not stop a function inside a condition.
-  bash -c "set -euo pipefail; $(declare -f $suites); jobs=$jobs; $suite" ||
+  bash -c "set -euo pipefail; $(declare -f $functions); jobs=$jobs; $suite" ||
     failed+=("$suite")
 done
 if [[ ${#failed[@]} != 0 ]]; then
