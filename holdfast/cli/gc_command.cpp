@@ -86,7 +86,8 @@ void print_collected(const Context& context, const GcResult& done, bool dry_run)
     fmt::print(context.out, "gc would be refused: in use by {}\n",
                printable(*done.in_use_by));
   }
-  fmt::print(context.out, "{} steps, {}, {}removed; {} stay\n", done.removed.size(),
+  fmt::print(context.out, "{} {}, {}, {}removed; {} stay\n", done.removed.size(),
+             done.removed.size() == 1 ? "step" : "steps",
              human_bytes(bytes), would, done.kept.size());
 }
 

@@ -94,7 +94,8 @@ void print_steps(const Context& context, const RunView& run) {
 std::string title_text(const Context& context, const RunView& run) {
   const std::string path = printable(run.path.native()), id = printable(run.id);
   const auto after = [&](size_t digits) {
-    return fmt::format(": run {}, {} steps", shorten(id, digits), run.steps.size());
+    return fmt::format(": run {}, {} {}", shorten(id, digits), run.steps.size(),
+                       run.steps.size() == 1 ? "step" : "steps");
   };
   const size_t width = width_for(context);
   if (width == 0 || path.size() + after(id.size()).size() <= width) {

@@ -23,24 +23,52 @@ std::optional<int64_t> number_in(Env& env, const Path& path, std::string_view fi
   return number;
 }
 
-// Returns the folder of this process's control group, or the root group if it is
-// unknown.
-Path control_group(Env& env) {
-  constexpr std::string_view kLine = "0::/";
-  Path group = "/sys/fs/cgroup";
-  const Result<std::string> text = env.read_text("/proc/self/cgroup");
-  const size_t at = text.ok() ? text->find(kLine) : std::string::npos;
-  if (at == std::string::npos) return group;
-  const size_t begin = at + kLine.size();
-  return group / text->substr(begin, text->find('\n', begin) - begin);
+// The files of a control group that say what it may use, in versions 2 and 1 of groups.
+struct GroupFiles {
+  Path root;              // where the groups of that version are
+  std::string_view line;  // what stands before this process's group in /proc
+  std::string_view limit, used, active, inactive;
+};
+constexpr std::string_view kCgroup = "/sys/fs/cgroup";
+GroupFiles version_2() {
+  return {kCgroup, "0::/", "memory.max", "memory.current", "\nactive_file",
+          "\ninactive_file"};
+}
+GroupFiles version_1() {
+  return {Path(kCgroup) / "memory", ":memory:/", "memory.limit_in_bytes",
+          "memory.usage_in_bytes", "\ntotal_active_file", "\ntotal_inactive_file"};
 }
 
-// What a group has used for files that it has read. The system gives it up when memory is
-// needed.
-int64_t page_cache(Env& env, const Path& group) {
-  const Path path = group / "memory.stat";
-  return number_in(env, path, "\nactive_file").value_or(0) +
-         number_in(env, path, "\ninactive_file").value_or(0);
+// The folder of this process's group below the root; empty if it is unknown.
+Path control_group(Env& env, std::string_view line) {
+  const Result<std::string> text = env.read_text("/proc/self/cgroup");
+  const size_t at = text.ok() ? text->find(line) : std::string::npos;
+  if (at == std::string::npos) return {};
+  const size_t begin = at + line.size();
+  return Path(text->substr(begin, text->find('\n', begin) - begin)).relative_path();
+}
+
+// What one group may still use. Files that it has read count as free, because the system
+// gives them up when memory is needed.
+std::optional<int64_t> free_in(Env& env, const GroupFiles& files, const Path& group) {
+  const std::optional<int64_t> limit = number_in(env, group / files.limit, "");
+  const std::optional<int64_t> used = number_in(env, group / files.used, "");
+  if (!limit || !used) return std::nullopt;
+  const Path stat = group / "memory.stat";
+  const int64_t read = number_in(env, stat, files.active).value_or(0) +
+                       number_in(env, stat, files.inactive).value_or(0);
+  return *limit - std::max<int64_t>(*used - read, 0);
+}
+
+// The least of this process's group and all groups around it: a limit often belongs to
+// the job, and the group of the process has none of its own.
+int64_t least_free(Env& env, const GroupFiles& files, int64_t free) {
+  for (Path group = control_group(env, files.line);; group = group.parent_path()) {
+    if (const auto here = free_in(env, files, files.root / group)) {
+      free = std::min(free, *here);
+    }
+    if (group.empty()) return free;
+  }
 }
 
 }  // namespace
@@ -49,12 +77,7 @@ int64_t free_memory(Env& env) {
   const std::optional<int64_t> kibibytes =
       number_in(env, "/proc/meminfo", "MemAvailable:");
   int64_t free = kibibytes.has_value() ? *kibibytes * 1024 : int64_t{1} << 30;
-  const Path group = control_group(env);
-  const std::optional<int64_t> limit = number_in(env, group / "memory.max", "");
-  const std::optional<int64_t> used = number_in(env, group / "memory.current", "");
-  if (limit.has_value() && used.has_value()) {
-    free = std::min(free, *limit - *used + page_cache(env, group));
-  }
+  free = least_free(env, version_2(), least_free(env, version_1(), free));
   return std::max<int64_t>(free, 0);
 }
 

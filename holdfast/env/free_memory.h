@@ -6,8 +6,8 @@
 namespace holdfast {
 
 // Bytes that can be used without swapping: MemAvailable of /proc/meminfo, or one GiB if
-// there is no such file, but not more than the control group of this process may still
-// use.
+// there is no such file, but not more than the control group of this process, and each
+// group around it, may still use.
 int64_t free_memory(Env& env);
 
 }  // namespace holdfast

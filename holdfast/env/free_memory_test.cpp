@@ -37,5 +37,28 @@ TEST(FreeMemory, IsNotMoreThanTheControlGroupMayUse) {
   EXPECT_EQ(free_memory(env), 130 * kMib);
 }
 
+TEST(FreeMemory, IsNotMoreThanAGroupAroundThatOfTheProcessMayUse) {
+  MemoryEnv env;
+  put(env, "/proc/meminfo", "MemAvailable: 1048576 kB\n");
+  put(env, "/proc/self/cgroup", "0::/job/7/step\n");
+  put(env, "/sys/fs/cgroup/job/7/step/memory.max", "max\n");
+  put(env, "/sys/fs/cgroup/job/7/step/memory.current", "1048576\n");
+  put(env, "/sys/fs/cgroup/job/memory.max", "209715200\n");
+  put(env, "/sys/fs/cgroup/job/memory.current", "104857600\n");
+  EXPECT_EQ(free_memory(env), 100 * kMib);
+}
+
+TEST(FreeMemory, GroupsOfVersion1AreLookedAtToo) {
+  MemoryEnv env;
+  put(env, "/proc/meminfo", "MemAvailable: 1048576 kB\n");
+  put(env, "/proc/self/cgroup", "5:cpu:/other\n4:memory:/job/7\n");
+  put(env, "/sys/fs/cgroup/memory/job/7/memory.limit_in_bytes", "9223372036854771712\n");
+  put(env, "/sys/fs/cgroup/memory/job/7/memory.usage_in_bytes", "1048576\n");
+  EXPECT_EQ(free_memory(env), 1024 * kMib);
+  put(env, "/sys/fs/cgroup/memory/job/memory.limit_in_bytes", "209715200\n");
+  put(env, "/sys/fs/cgroup/memory/job/memory.usage_in_bytes", "104857600\n");
+  EXPECT_EQ(free_memory(env), 100 * kMib);
+}
+
 }  // namespace
 }  // namespace holdfast

@@ -40,6 +40,10 @@ LiveHolders holders_on_hosts(const Survey& survey) {
   return holders_of(ranks);
 }
 
+// The most that the small files of a step may take if a new host needs them. They are
+// sent in one message, in which each byte becomes two, and a transport takes 256 MiB.
+constexpr int64_t kMostSmallFiles = int64_t{120} << 20;
+
 // The adoption of a step whose shards are on several hosts.
 class Adoption {
  public:
@@ -75,6 +79,12 @@ class Adoption {
       const Result<SmallFiles> own = read_own_small_files();
       if (own.ok()) said.text = pack_files(*own);
       if (!own.ok()) said.error = own.error();
+      if (std::ssize(said.text) > kMostSmallFiles) {
+        said.error = not_found(
+            "handover: the indexes of all ranks take {} bytes; expected at most {} for "
+            "hosts that come anew",
+            std::exchange(said.text, {}).size(), kMostSmallFiles);
+      }
     }
     const std::vector<Message> heard =
         HOLDFAST_TRY(say_and_hear(ranks_, said, options_.read_within));

@@ -58,7 +58,9 @@ Result<Path> RunJob::hand_over(JobState job) {
       leave_in_memory(ranks(), *place_, request,
                       {.reserve = options_.saver.space_reserve,
                        .timeout = options_.saver.timeout,
-                       .write_timeout = options_.grace}));
+                       // Not the grace: a rank that no longer waits for the slowest one
+                       // would save to disk what the others leave in memory.
+                       .write_timeout = options_.saver.write_timeout}));
   emit(warnings_, env_,
        LeftInMemory{.step = job.step,
                     .folder = left.folder.native(),

@@ -24,6 +24,22 @@ class FullHostEnv : public EnvWrapper {
   const Path meminfo_;
 };
 
+// A host on which files of that name are slow to open.
+class SlowHostEnv : public EnvWrapper {
+ public:
+  SlowHostEnv(Env& inner, std::string name) : EnvWrapper(inner), name_(std::move(name)) {}
+
+  Result<std::unique_ptr<File>> open(const Path& path, OpenOptions options) override {
+    if (path.filename() == name_) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    }
+    return inner_.open(path, options);
+  }
+
+ private:
+  const std::string name_;
+};
+
 // Makes a place look as if nobody had used it for some days.
 void let_days_pass(const Path& place) {
   std::filesystem::last_write_time(
@@ -130,6 +146,38 @@ TEST_F(Handover, ASaveThatIsCommittedLaterIsOlder) {
     ASSERT_OK(job.hand_over({.step = 2, .pieces = state.pieces()}));
   });
   EXPECT_TRUE(resume({0, 0}, 2).skipped.empty());
+}
+
+TEST_F(Handover, ARankThatIsSlowerThanTheGraceIsWaitedFor) {
+  SlowHostEnv slow(*env_, "rank-0001.safetensors");
+  used_ = &slow;
+  configure_ = [](JobOptions& options) { options.grace = std::chrono::milliseconds(50); };
+  only_leave({0, 1});
+  used_ = env_.get();
+  EXPECT_TRUE(resume({0, 1}, 2).skipped.empty());
+}
+
+TEST_F(Handover, ASkippedSaveDoesNotKeepWhatANewerOneReplaces) {
+  save_and_leave({0});
+  SlowHostEnv slow(*env_, "rank-0000.safetensors");
+  used_ = &slow;
+  configure_ = [](JobOptions& options) {
+    options.saver.in_flight = 1;
+    options.saver.backpressure = Backpressure::kSkip;
+  };
+  job_on({0}, [](int, Job& job, RankState& state) {
+    ASSERT_OK(job.resume(state.pieces()));
+    const Result<SaveHandle> first = job.save({.step = 3, .pieces = state.pieces()});
+    ASSERT_OK(first);
+    job.settle();
+    const Result<SaveHandle> second = job.save({.step = 4, .pieces = state.pieces()});
+    ASSERT_OK(second);
+    EXPECT_FALSE(second->durable().ok());
+    job.settle();
+    ASSERT_OK(job.due(5));
+    ASSERT_OK(first->durable());
+  });
+  EXPECT_TRUE(is_empty(0));
 }
 
 TEST_F(Handover, WithoutRoomNothingIsLeft) {

@@ -90,6 +90,7 @@ class Handover : public ::testing::Test {
       options.saver.space_reserve = reserve_;
       options.saver.timeout = std::chrono::seconds(20);
       options.saver.identity = identity_;
+      if (configure_) configure_(options);
       Transport* const transport = hosts.size() > 1 ? &network.endpoint(rank) : nullptr;
       const Result<std::unique_ptr<Job>> job =
           Job::open(*used_, run(), transport, options);
@@ -231,6 +232,7 @@ class Handover : public ::testing::Test {
   TempFolder temp_;
   int64_t reserve_ = 0;
   std::string run_name_ = "run";
+  std::function<void(JobOptions&)> configure_;  // changes the options of jobs
   std::optional<Identity> identity_;  // of the owner of the run; else this process
 };
 

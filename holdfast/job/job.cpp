@@ -369,7 +369,9 @@ Result<SaveHandle> RunJob::save(JobState job) {
                     .stream = job.stream,
                     .compare = job.own != nullptr && false_alarms_ < kFalseAlarms,
                     .decision = &*decision}));
-  if (has_left_) replaces_left_ = handle;
+  if (has_left_) forget_left();
+  // The first save stays the one that is waited for, as later ones may be skipped.
+  if (has_left_ && !replaces_left_) replaces_left_ = handle;
   const Instant begun = env_.now();
   newest_ = {.handle = handle,
              .step = job.step,

@@ -291,7 +291,10 @@ Result<Path> SharedPlace::publish(const Path& begun, const Manifest& manifest,
     if (renamed.ok()) return path_ / name.text();
     // Another rank may have been faster.
     const Result<Step> there = run.committed(manifest.step, manifest.attempt);
-    if (there.ok()) return there->folder;
+    if (there.ok()) {
+      static_cast<void>(discard(begun));
+      return there->folder;
+    }
     if (renamed.error().code() != ErrorCode::kConflict) return renamed.error();
   }
 }

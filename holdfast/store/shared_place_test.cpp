@@ -120,6 +120,15 @@ TEST_F(SharedPlaceTest, AStepThatCannotBeReadNowIsNotRemoved) {
   }
 }
 
+TEST_F(SharedPlaceTest, AStepThatTwoRanksPublishLeavesNothingElse) {
+  leave(step(7, 1));
+  leave(step(7, 1));
+  EXPECT_EQ(left().size(), 1u);
+  for (const std::string& name : env_->list(place_.path()).value()) {
+    EXPECT_FALSE(parse_attempt_name(name).has_value()) << name;
+  }
+}
+
 TEST_F(SharedPlaceTest, AStepWhoseFolderIsTakenCannotBePublished) {
   ASSERT_OK(place_.make());
   const Result<Path> begun = place_.begin(7, step(7, 1).attempt);

@@ -32,7 +32,7 @@ class DurableSteps:
         """What is saved, for a message."""
         self.look()
         kept = "no step is saved" if self.latest is None else f"step {self.latest} is the newest saved"
-        return f"{kept}; {self.count} saves"
+        return f"{kept}; {self.count} {'save' if self.count == 1 else 'saves'}"
 
     def look(self) -> None:
         """Notes the saves that have become durable, and calls on_durable for each.

@@ -55,7 +55,7 @@ class Saves:
         # Mends tensors of these names whose replicas differ, and returns the names of those mended
         # (watch/freeze_watch.py); None if nothing watches the tensors.
         self.vote_on: Callable[[set[str]], set[str]] | None = None
-        self._mended: set[str] = set()  # tensors that were mended while a save copied them
+        self._damaged: set[str] = set()  # tensors that were damaged while a save copied them
 
     def live_job(self) -> _native.Job:
         """The job; ValueError if the Checkpointer is closed."""
@@ -63,10 +63,10 @@ class Saves:
             raise ValueError("Checkpointer: closed; expected a call before close()")
         return self.job
 
-    def note_mended(self, name: str) -> None:
-        """Notes that a damaged tensor was mended: the save that is being copied may have it."""
+    def note_damaged(self, name: str) -> None:
+        """Notes that a tensor was damaged: the save that is being copied may have the damage."""
         if self.is_unsettled:
-            self._mended.add(name)
+            self._damaged.add(name)
 
     def drop(self) -> None:
         """Gives up the saves that are not durable yet: a rank that they need was lost."""
@@ -259,14 +259,14 @@ class Saves:
 
     def _settle(self, stream: int, timeout: float | None) -> None:
         changed = [] if self._captured is None else self._captured.changed()
-        changed += sorted(self._mended - set(changed))
+        changed += sorted(self._damaged - set(changed))
         torn = self.live_job().settle(changed, stream, timeout)
         # Not reached if the wait was interrupted: then the save is still unsettled.
         self.is_unsettled, self._captured = False, None
-        mended, self._mended = self._mended, set()
-        if torn and mended.issuperset(torn):
-            _log.warning("%s was mended while it was saved: it is saved again at the next step",
-                         torn[0])
+        damaged, self._damaged = self._damaged, set()
+        if torn and damaged.issuperset(torn):
+            _log.warning("%s was damaged while it was saved: that save is given up, and the next "
+                         "step is saved", torn[0])
         elif torn:
             self._note_torn(torn, changed)
 

@@ -74,6 +74,10 @@ class DispersionGuard:
         self._hooks = [piece.outer.register_hook(functools.partial(self._take, name))
                        for piece, name, _ in mine if piece.outer.requires_grad]
 
+    def restart(self) -> None:
+        """Forgets the first norms: all ranks must have heard the same ones."""
+        self._heard, self._least = 0, 0.0
+
     def close(self) -> None:
         """Removes the hooks."""
         for hook in self._hooks:

@@ -96,10 +96,12 @@ class FreezeWatch:
         self._windows: Windows | None = None  # None while tensors may have been replaced
         self._turn = Turn()
         self._open: OpenWindow | None = None
-        self._opened_after: int | None = None  # the step of the last window
+        self._opened_after: int | None = None  # the call of step() that opened the last window
         # Steps between windows: more than planned if a window waits longer for its update.
         self._apart: deque[int] = deque([1], _KEPT)
         self._step = -1  # the last step
+        self._calls = 0  # of step(), whose numbers may have gaps
+        self.is_damaged = False  # an alarm has stopped training: what is in memory is not to be kept
         self._met_after: int | None = None  # the step of the last meeting
         self._next_meeting: int | None = None
         self._guards = Guards(options, state.rank, state.world)
@@ -130,14 +132,16 @@ class FreezeWatch:
         `is_blind` says that updates call no hook, so that no window could be closed in time.
         """
         self._costs.step()
+        self._calls += 1
         self._step, is_blind = step, is_blind or not self._state.optimizers
         self._guards.step(step, loss, is_blind=is_blind)
-        if self._next_meeting is None or step >= self._next_meeting:
+        if self._next_meeting is None or self._calls >= self._next_meeting:
             self.meet(step)
         if is_blind:
             self._open = None
             self._messages.warn_once(_BLIND)
-        elif self._open is None and step % self._turn.plan.every == 0 and self._windows is not None:
+        elif (self._open is None and self._windows is not None
+              and self._calls % self._turn.plan.every == 0):
             self._open_window(step, self._windows)
         if self._state.world == 1:
             self._finish(self._guards.take_alarms(wait=False))
@@ -174,6 +178,7 @@ class FreezeWatch:
         self._meeting.restart()
         self._turn, self._grouping = Turn(), None
         self._next_meeting = self._met_after = None
+        self._calls, self.is_damaged = 0, False
 
     def forget(self) -> None:
         """Lets go of all tensors: they may have been replaced. The next meeting looks again."""
@@ -225,8 +230,8 @@ class FreezeWatch:
         self._guards.look(windows, opened)
         self._meeting.note(step, opened)
         if self._opened_after is not None:
-            self._apart.append(step - self._opened_after)
-        self._opened_after = step
+            self._apart.append(self._calls - self._opened_after)
+        self._opened_after = self._calls
 
     def _look_after(self, optimizer: torch.optim.Optimizer,
                     closure: Callable[[], Any]) -> Callable[[], Any]:
@@ -273,6 +278,8 @@ class FreezeWatch:
                 return
         else:
             changed = group.window.find(part.number, sealed)
+        if self._options.on_alarm != "warn":
+            self._saves.note_damaged(name)
         self._flagged[part] = alarm_of(changed, name, step, rank, RESTED)
 
     # Meetings
@@ -288,7 +295,7 @@ class FreezeWatch:
         if any(alarm.mended == "replicas" for alarm in found.alarms):
             self._open = None  # its seals may be those of the damaged bytes
         self._cut(held, found.grouping, found.plan)
-        self._next_meeting = step + found.plan.period
+        self._next_meeting = self._calls + found.plan.period
         self._costs.meeting(time.perf_counter() - begin, self._meeting.take_waited())
         self._finish(found.alarms)
         if not self._told and self._costs.elapsed > 0 and self._windows is not None:
@@ -353,6 +360,7 @@ class FreezeWatch:
         grave = [one for one in alarms
                  if policy == "stop" or policy == "mend" and not one.mended and not one.guard]
         if grave:
+            self.is_damaged = True
             more = f" (and {len(grave) - 1} more)" if len(grave) > 1 else ""
             raise CorruptError(f"{grave[0]}{more}")
 
@@ -360,7 +368,7 @@ class FreezeWatch:
         """Tells alarms, but not for ever: code that writes through .data may do so in each step."""
         for alarm in alarms:
             if alarm.rank == self._state.rank and alarm.mended:
-                self._saves.note_mended(alarm.tensor)
+                self._saves.note_damaged(alarm.tensor)
             kind = alarm.tensor, alarm.guard
             self._count_told[kind] += 1
             if self._count_told[kind] > _MOST_TOLD:
@@ -376,6 +384,7 @@ class NoWatch:
     """Has the calls of FreezeWatch, and watches nothing."""
 
     watched = None
+    is_damaged = False
 
     def step(self, step: int, loss: Any, *, is_blind: bool) -> None: ...
 

@@ -51,7 +51,7 @@ class Guards:
 
     def restart(self) -> None:
         """Forgets what was usual before: training begins anew, from other values."""
-        for guard in self._spikes, self._ranges:
+        for guard in self._spikes, self._ranges, self._dispersion:
             if guard is not None:
                 guard.restart()
 

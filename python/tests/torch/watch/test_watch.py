@@ -75,6 +75,52 @@ def test_what_cannot_be_mended_stops_or_warns(tmp_path, warned, policy):
     assert events(tmp_path / "run")[0]["mended"] == ""
 
 
+@pytest.mark.parametrize("is_saved", [True, False])
+@pytest.mark.parametrize("policy", ["stop", "mend"])
+def test_damage_that_stops_training_is_not_saved(tmp_path, policy, is_saved):
+    model = Net().eval()  # a forward pass in training would change the averages of its norm
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    ck = make(tmp_path / "run", model, optimizer, every="1000 steps", watch={"on_alarm": policy})
+    train(ck, model, optimizer, 0, 6)
+    ck.save(5).durable()
+    backward(model, 6)
+    optimizer.step()
+    optimizer.zero_grad()
+    ck.step(6)
+    holdfast.inject(model, holdfast.flip_plan(model, tensors=["model.fc.weight"], flips=9))
+    if is_saved:
+        ck.save(6)
+    backward(model, 7)
+    with pytest.raises(holdfast.CorruptError, match="model.fc.weight"):
+        optimizer.step()
+    # As a program does that has caught the error.
+    if is_saved:
+        with pytest.raises(holdfast.UnavailableError, match="step 6"):
+            ck.close()
+    else:
+        ck.close()
+    assert [path.name for path in (tmp_path / "run").glob("step-*")] == ["step-00000005"]
+
+
+def test_numbers_of_steps_may_have_gaps(tmp_path):
+    model = Net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    ck = make(tmp_path / "run", model, optimizer)
+    ck._watch._costs.plan = lambda: Plan(every=2, period=8, window_bytes=1 << 20)
+    for step in range(3, 200, 4):  # always odd
+        backward(model, step)
+        optimizer.step()
+        optimizer.zero_grad()
+        ck.step(step)
+        if step > 100 and ck._watch._open is not None:
+            holdfast.inject(model, holdfast.flip_plan(model, tensors=["model.fc.weight"]))
+            break
+    backward(model, step)
+    optimizer.step()
+    assert len(ck.watched.alarms) == 1
+    ck.close(save=False)
+
+
 def step_of(optimizer):
     return int(next(iter(optimizer.state.values()))["step"])
 
@@ -117,7 +163,7 @@ def test_a_save_that_copied_the_damage_is_made_again(tmp_path, warned):
     assert len(ck.watched.alarms) == 1
     assert list((tmp_path / "run").glob("step-*9"))
     assert not list((tmp_path / "run").glob("step-*6"))
-    assert any("model.fc.weight was mended while it was saved" in line for line in warned)
+    assert any("model.fc.weight was damaged while it was saved" in line for line in warned)
 
 
 # Nothing else is
