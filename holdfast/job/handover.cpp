@@ -71,10 +71,31 @@ Result<Path> RunJob::hand_over(JobState job) {
   return left.folder;
 }
 
-// The newest step in memory that can be taken, if it is newer than those on disk.
+// Restores the newest step on disk, or takes one from memory that is newer than it after
+// all: the newest on disk may be damaged, which is seen only when it is read.
+Result<RestoredState> RunJob::restore_or_adopt(const StateFor& into,
+                                               const RestoreOptions& options) {
+  Result<RestoredState> found =
+      restore(env_, saver_->run(), into, transport_, options);
+  if (!has_left_ || (!found.ok() && !passes_over(found.error()))) return found;
+  const size_t tried = tried_left_.size();
+  std::vector<SkippedStep> skipped;
+  std::optional<RestoredState> left =
+      HOLDFAST_TRY(adopt_left(into, options, skipped, &found));
+  if (!left && tried_left_.size() > tried) {
+    return restore(env_, saver_->run(), into, transport_, options);  // written over
+  }
+  if (!left) return found;
+  if (found.ok()) left->skipped = found->skipped;
+  if (!found.ok()) left->skipped.push_back({saver_->run().native(), found.error()});
+  return *std::move(left);
+}
+
+// The newest step in memory that can be taken, if it is newer than those on disk, or
+// than what was found there.
 Result<std::optional<RestoredState>> RunJob::adopt_left(
     const StateFor& into, const RestoreOptions& options,
-    std::vector<SkippedStep>& skipped) {
+    std::vector<SkippedStep>& skipped, const Result<RestoredState>* found) {
   if (!place_) return std::optional<RestoredState>();
   for (const std::string& name :
        remove_old_places(env_, *options_.handover, place_->path())) {
@@ -96,10 +117,12 @@ Result<std::optional<RestoredState>> RunJob::adopt_left(
   has_left_ = !survey.steps.empty() || !survey.damaged.empty();
   for (const FoundStep& left : survey.steps) {
     if (options.step && left.manifest.step != *options.step) continue;
-    if (HOLDFAST_TRY(agree_is_older(left, options.step))) break;
+    if (tried_left_.contains(left.manifest.attempt)) continue;
+    if (HOLDFAST_TRY(agree_is_older(left, options.step, found))) break;
     Result<RestoredState> taken = take_left(survey, left, into, options);
     if (taken.ok()) return std::optional(*std::move(taken));
     if (!passes_over(taken.error())) return taken.error();
+    tried_left_.insert(left.manifest.attempt);
     skipped.push_back(passed_over(*place_, left, taken.error()));
   }
   return std::optional<RestoredState>();
@@ -147,11 +170,22 @@ Result<bool> RunJob::is_older(const Manifest& left, std::optional<int64_t> step)
   return false;
 }
 
+// True if that was found on disk and may be newer.
+bool RunJob::is_older_than(const Result<RestoredState>& found,
+                           const Manifest& left) const {
+  if (!found.ok()) return false;
+  const Result<Manifest> manifest = read_manifest(env_, found->folder);
+  return !manifest.ok() || age_of(left) < age_of(*manifest);
+}
+
 // Rank 0 looks, and tells all ranks.
-Result<bool> RunJob::agree_is_older(const FoundStep& left, std::optional<int64_t> step) {
+Result<bool> RunJob::agree_is_older(const FoundStep& left, std::optional<int64_t> step,
+                                    const Result<RestoredState>* found) {
   Message said{.kind = "newer"};
   if (ranks_.coordinator()) {
-    const Result<bool> older = is_older(left.manifest, step);
+    const Result<bool> older = found == nullptr
+                                   ? is_older(left.manifest, step)
+                                   : is_older_than(*found, left.manifest);
     if (!older.ok()) said.error = older.error();
     if (older.ok() && *older) said.kind = "older";
   }

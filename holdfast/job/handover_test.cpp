@@ -137,6 +137,36 @@ TEST_F(Handover, WhatIsNewerOnDiskWins) {
   EXPECT_TRUE(resume({0, 0}, 1).skipped.empty());
 }
 
+TEST_F(Handover, IfWhatIsNewerOnDiskIsDamagedTheStepInMemoryIsTaken) {
+  for (const std::vector<int>& hosts : {std::vector{0}, std::vector{0, 0}}) {
+    for (const bool has_older : {true, false}) {
+      has_older ? save_and_leave(hosts) : only_leave(hosts);
+      const Path kept = temp_.path() / "kept";
+      std::filesystem::copy(host(0), kept, std::filesystem::copy_options::recursive);
+      go_on_and_save(hosts);
+      std::filesystem::remove_all(host(0));
+      std::filesystem::rename(kept, host(0));
+      damage_newest_on_disk();
+      const RestoredState told = resume(hosts, 2);
+      EXPECT_EQ(told.skipped.size(), 1u);
+      std::filesystem::remove_all(run());
+      std::filesystem::remove_all(host(0));
+    }
+  }
+}
+
+TEST_F(Handover, IfThatIsDamagedTooTheOlderOneOnDiskIsTaken) {
+  save_and_leave({0, 0});
+  damage_shard(0);
+  const Path kept = temp_.path() / "kept";
+  std::filesystem::copy(host(0), kept, std::filesystem::copy_options::recursive);
+  go_on_and_save({0, 0});
+  std::filesystem::remove_all(host(0));
+  std::filesystem::rename(kept, host(0));
+  damage_newest_on_disk();
+  EXPECT_FALSE(resume({0, 0}, 1).skipped.empty());
+}
+
 TEST_F(Handover, ASaveThatIsCommittedLaterIsOlder) {
   job_on({0, 0}, [](int, Job& job, RankState& state) {
     state.set(1);

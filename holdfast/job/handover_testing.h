@@ -199,6 +199,14 @@ class Handover : public ::testing::Test {
     ASSERT_OK(env_->write_file(shard, bytes));
   }
 
+  // Changes more bytes of step 3 on disk than a seal can mend.
+  void damage_newest_on_disk() {
+    const Path shard = run() / "step-00000003" / "rank-0000.safetensors";
+    Bytes bytes = env_->read_file(shard).value();
+    std::fill_n(bytes.end() - 64, 64, std::byte{0xaa});
+    ASSERT_OK(env_->write_file(shard, bytes));
+  }
+
   // Expects that all ranks fail to resume, also when they try again.
   void expect_none_is_whole(const std::vector<int>& hosts) {
     for (int again = 0; again < 2; ++again) {

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -83,11 +84,16 @@ class RunJob : public Job {
   Ranks ranks() const { return {.env = &env_, .transport = transport_}; }
   Result<std::optional<RestoredState>> adopt_left(const StateFor& into,
                                                   const RestoreOptions& options,
-                                                  std::vector<SkippedStep>& skipped);
+                                                  std::vector<SkippedStep>& skipped,
+                                                  const Result<RestoredState>* found);
+  Result<RestoredState> restore_or_adopt(const StateFor& into,
+                                         const RestoreOptions& options);
   Result<RestoredState> take_left(const Survey& survey, const FoundStep& left,
                                   const StateFor& into, const RestoreOptions& options);
   Result<bool> is_older(const Manifest& left, std::optional<int64_t> step) const;
-  Result<bool> agree_is_older(const FoundStep& left, std::optional<int64_t> step);
+  bool is_older_than(const Result<RestoredState>& found, const Manifest& left) const;
+  Result<bool> agree_is_older(const FoundStep& left, std::optional<int64_t> step,
+                              const Result<RestoredState>* found);
   Result<int64_t> greatest_left_epoch(int64_t of_host) const;
   int64_t left_epoch(const Path& run) const;
   void forget_left();
@@ -113,7 +119,9 @@ class RunJob : public Job {
   std::optional<SharedPlace> place_;
   // The memory of this host has steps. They are removed when a newer one is durable.
   bool has_left_ = false;
-  std::optional<SaveHandle> replaces_left_;  // the newest save since then
+  // The attempts of steps in memory that could not be taken by this resume().
+  std::set<uint64_t> tried_left_;
+  std::optional<SaveHandle> replaces_left_;  // the save that shall be that one
   LayoutAgreement layouts_;
   Agenda agenda_;
   Channel ranks_;
