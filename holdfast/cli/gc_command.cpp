@@ -27,6 +27,7 @@ struct GcArguments {
   std::string run;
   std::optional<int64_t> last, every, best;
   std::string metric;
+  std::string memory{kSharedMemory};
   bool max = false;
   bool dry_run = false;
   bool json = false;
@@ -87,14 +88,18 @@ void print_collected(const Context& context, const GcResult& done, bool dry_run)
                printable(*done.in_use_by));
   }
   fmt::print(context.out, "{} {}, {}, {}removed; {} stay\n", done.removed.size(),
-             done.removed.size() == 1 ? "step" : "steps",
-             human_bytes(bytes), would, done.kept.size());
+             done.removed.size() == 1 ? "step" : "steps", human_bytes(bytes), would,
+             done.kept.size());
 }
 
 Result<ExitCode> gc(const Context& context, const GcArguments& arguments) {
   const Keep keep = HOLDFAST_TRY(keep_of(arguments));
-  const GcResult done = HOLDFAST_TRY(collect_garbage(context.env, arguments.run, keep,
-                                                     {.dry_run = arguments.dry_run}));
+  if (arguments.memory.empty()) {
+    return invalid("gc: --memory is empty; expected a folder");
+  }
+  const GcResult done = HOLDFAST_TRY(
+      collect_garbage(context.env, arguments.run, keep,
+                      {.dry_run = arguments.dry_run, .memory = arguments.memory}));
   if (arguments.json) {
     fmt::print(context.out, "{}\n", gc_json(arguments.run, arguments.dry_run, done));
   } else if (context.quiet) {
@@ -122,6 +127,7 @@ Verb gc_verb() {
                   {"--metric", "Name of the metric, such as loss", &a.metric},
                   {"--max", "The greatest metric is the best, instead of the least",
                    &a.max},
+                  {"--memory", "Where jobs have left their state (handover=)", &a.memory},
                   {"--dry-run", "Only print what would be removed", &a.dry_run},
                   {"--json", "Print the result as JSON, for programs", &a.json}},
       .run = [arguments](const Context& c) { return gc(c, *arguments); },

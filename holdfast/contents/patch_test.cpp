@@ -7,6 +7,7 @@
 #include "holdfast/base/testing.h"
 #include "holdfast/contents/contents_testing.h"
 #include "holdfast/contents/file_edit.h"
+#include "holdfast/contents/patched_env.h"
 #include "holdfast/env/faulty_env.h"
 #include "holdfast/env/memory_env.h"
 #include "holdfast/env/posix_env.h"
@@ -58,6 +59,10 @@ RC_GTEST_PROP(PatchTest, AnEditIsThePatchThatMakesIt, (uint64_t seed)) {
   RC_ASSERT(edit.size() == std::ssize(after));
   RC_ASSERT(edit.read_bytes(0, edit.size()).value() == after);
   const Patch patch = std::move(plan).finish();
+  PatchedEnv shown(env, patch);
+  RC_ASSERT(shown.read_file("file").value() == after);
+  RC_ASSERT(shown.info("file").value().size == std::ssize(after));
+  RC_ASSERT(env.read_file("file").value() == before);
   const auto applied = apply_patch(env, patch);
   RC_LOG() << message_of(applied);
   RC_ASSERT(applied.ok());

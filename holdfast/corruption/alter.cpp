@@ -5,6 +5,7 @@
 #include "holdfast/checkpoint/step_files.h"
 #include "holdfast/checkpoint/verified_source.h"
 #include "holdfast/contents/file_edit.h"
+#include "holdfast/contents/patched_env.h"
 #include "holdfast/corruption/shared_storage.h"
 #include "holdfast/formats/format.h"
 #include "holdfast/inspect/list_runs.h"
@@ -192,8 +193,13 @@ Result<Alteration> plan_alteration(Env& env, const Found& found, const FlipPlan&
                       : plan_file(env, found, plan, fixing);
 }
 
-Result<void> alter(Env& env, const Found& found, const FlipPlan& plan, Fixing fixing) {
+Result<void> alter(Env& env, const Found& found, const FlipPlan& plan, Fixing fixing,
+                   const CheckAltered& check = {}) {
   const Alteration made = HOLDFAST_TRY(plan_alteration(env, found, plan, fixing));
+  if (check) {
+    PatchedEnv shown(env, made.patch);
+    HOLDFAST_TRY(check(shown));
+  }
   HOLDFAST_TRY(apply_patch(env, made.patch));
   if (!made.seals) return {};
   return env.replace_file(seals_path(found.path), *made.seals);
@@ -270,9 +276,9 @@ Result<void> check_not_live(Env& env, const Found& found) {
 }
 
 Result<void> alter_in_place(Env& env, const Found& found, const FlipPlan& plan,
-                            Fixing fixing) {
+                            Fixing fixing, const CheckAltered& check) {
   HOLDFAST_TRY(check_not_live(env, found));
-  return alter(env, found, plan, fixing);
+  return alter(env, found, plan, fixing, check);
 }
 
 Result<void> alter_copy(Env& env, const Found& found, const FlipPlan& plan,

@@ -5,6 +5,7 @@
 // directory of its own with this one step, so that a job can resume from it.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -48,8 +49,11 @@ Result<void> check_alteration(Env& env, const Found& found, const FlipPlan& plan
 //   kConflict  the step belongs to a run with a live owner
 //   kInvalid   seals are to change and there are none, or a plan of bytes is to fix
 //              digests
+// `check` gets an Env that shows the files as they will be. If it fails, so does the
+// call, and nothing is written.
+using CheckAltered = std::function<Result<void>(Env& shown)>;
 Result<void> alter_in_place(Env& env, const Found& found, const FlipPlan& plan,
-                            Fixing fixing);
+                            Fixing fixing, const CheckAltered& check = {});
 
 // Copies what was found to `to`, which must not exist, and alters the copy before it gets
 // this name. Copies the seals beside a file, too.

@@ -258,10 +258,10 @@ Result<std::vector<Mended>> mend_by_seals(Env& env, const Found& found,
   if (from) copy = HOLDFAST_TRY(Witness::open(env, *from));
   RepairReport report =
       HOLDFAST_TRY(plan_by_seals(env, found, seals, copy ? &*copy : nullptr));
-  if (report.changes()) {
-    HOLDFAST_TRY(alter_in_place(env, found, report.flips, Fixing::kConsistent));
-  }
-  HOLDFAST_TRY(check_whole(env, found, seals));
+  const auto is_whole = [&](Env& shown) { return check_whole(shown, found, seals); };
+  HOLDFAST_TRY(report.changes() ? alter_in_place(env, found, report.flips,
+                                                 Fixing::kConsistent, is_whole)
+                                : is_whole(env));
   return std::move(report.mended);
 }
 
@@ -333,11 +333,13 @@ Result<std::vector<Mended>> repair_in_place(Env& env, const Found& found,
   if (!report.step.files.empty()) return mend_step(env, found, report);
   const Fixing fixing = HOLDFAST_TRY(fixing_for(env, found, report));
   const std::vector<SealedTensor> seals = HOLDFAST_TRY(seals_of(env, found));
-  HOLDFAST_TRY(alter_in_place(env, found, report.flips, fixing));
-  const Result<void> whole = check_whole(env, found, seals);
-  if (whole.ok()) return std::vector<Mended>();
-  HOLDFAST_TRY(alter_in_place(env, found, inverse(report.flips), fixing));
-  return corrupt("{}; nothing was changed", whole.error().message());
+  const auto is_whole = [&](Env& shown) -> Result<void> {
+    const Result<void> whole = check_whole(shown, found, seals);
+    if (whole.ok()) return whole;
+    return corrupt("{}; nothing was changed", whole.error().message());
+  };
+  HOLDFAST_TRY(alter_in_place(env, found, report.flips, fixing, is_whole));
+  return std::vector<Mended>();
 }
 
 Result<std::vector<Mended>> repair_copy(Env& env, const Found& found,

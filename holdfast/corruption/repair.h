@@ -94,7 +94,7 @@ Result<RepairReport> plan_repair(Env& env, const Found& found,
 
 // Mends the original. Returns what was mended besides what the report says: damage of a
 // step with which its digests agree shows only in its seals, after the rest was mended.
-// If the result is not whole, the call fails with kCorrupt, and the change is undone; but
+// If the result would not be whole, the call fails with kCorrupt before it writes; but
 // files of a step that have their digests again stay. Fails as alter_in_place() does.
 Result<std::vector<Mended>> repair_in_place(Env& env, const Found& found,
                                             const RepairReport& report);

@@ -366,6 +366,25 @@ TEST(RepairTest, ACopyOfAnyFormatMendsWhatChecksumsThenConfirm) {
   EXPECT_TRUE(env.read_file("a.pt").value() == bad);
 }
 
+TEST(RepairTest, ACopyThatDoesNotMendAFileIsNeverWrittenIntoIt) {
+  MemoryEnv env;
+  const Contents contents = random_contents(net());
+  ASSERT_OK(write_file(env, "a.pt", contents));
+  ASSERT_OK(write_file(env, "other.safetensors", random_contents(net(), 99)));
+  const Found found = find_any(env, "a.pt").value();
+  const FlipPlan plan =
+      make_plan(contents, {.sites = {.tensors = {"conv"}}, .count = 9}).value();
+  ASSERT_OK(alter_in_place(env, found, plan, Fixing::kRaw));
+  const auto report = plan_repair(env, found, {.from = "other.safetensors"});
+  ASSERT_OK(report);
+  FaultyEnv logged(env);
+  EXPECT_ERROR(repair_in_place(logged, found, *report), ErrorCode::kCorrupt);
+  for (const Call& call : logged.log()) {
+    EXPECT_NE(call.op, Op::kWrite) << call.path;
+    EXPECT_NE(call.op, Op::kRename) << call.path;
+  }
+}
+
 TEST(RepairTest, ACopyIsTheWitnessOfABitInALargeRecord) {
   MemoryEnv env;
   const Contents contents =

@@ -228,10 +228,10 @@ Result<RestoredState> RunJob::resume(const PiecesFor& pieces_for,
   told.allow_unreachable_tiers |= options_.saver.allow_unreachable_tiers;
   std::vector<SkippedStep> passed;
   tried_left_.clear();
-  std::optional<RestoredState> left = HOLDFAST_TRY(adopt_left(state_for, told, passed, nullptr));
-  Result<RestoredState> found =
-      left ? Result<RestoredState>(*std::move(left))
-           : restore_or_adopt(state_for, told);
+  std::optional<RestoredState> left =
+      HOLDFAST_TRY(adopt_left(state_for, told, passed, nullptr));
+  Result<RestoredState> found = left ? Result<RestoredState>(*std::move(left))
+                                     : restore_or_adopt(state_for, told);
   warn_of_left(found);
   if (!found.ok() && is_missing(found.error()) && !passed.empty()) {
     return none_is_whole(saver_->run(), passed.front());

@@ -1,6 +1,7 @@
 // The parity files of a step, as a source of right bytes.
 #include <algorithm>
 
+#include "holdfast/base/crc32c.h"
 #include "holdfast/env/source_sink.h"
 #include "holdfast/repair/copy_source.h"
 #include "holdfast/shard/chunk_reader.h"
@@ -10,17 +11,6 @@
 
 namespace holdfast {
 namespace {
-
-// Keeps what is appended in memory.
-class BytesSink : public Sink {
- public:
-  Result<void> append(ByteView more) override {
-    bytes.insert(bytes.end(), more.begin(), more.end());
-    return {};
-  }
-  int64_t size() const override { return std::ssize(bytes); }
-  Bytes bytes;
-};
 
 // A shard that cannot be opened: all of it is lost.
 class LostSource : public Source {
@@ -68,9 +58,8 @@ class ParityCopies : public CopySource {
     const auto source = HOLDFAST_TRY(FileSource::open(env_, step.folder / *shard));
     const auto shapes = HOLDFAST_TRY(possible_shapes(step, *shard, file, *source));
     for (const ParityShape& shape : shapes) {
-      BytesSink sink;
-      const uint32_t crc = HOLDFAST_TRY(encode(*source, shape, sink));
-      if (crc_digest(crc) == file.digest) return std::move(sink.bytes);
+      Bytes parity = HOLDFAST_TRY(encode_parity(*source, shape));
+      if (crc_digest(crc32c(parity)) == file.digest) return parity;
     }
     if (!shapes.empty()) return corrupt("the parity of the shard has another digest");
     return not_found("the header is damaged, and its share of parity is not known");
@@ -80,19 +69,6 @@ class ParityCopies : public CopySource {
   Result<ParityReader> open(const StepParts& step, const std::string& shard) {
     return ParityReader::open(
         HOLDFAST_TRY(FileSource::open(env_, step.folder / parity_name(shard))));
-  }
-
-  // Returns the CRC of the parity.
-  static Result<uint32_t> encode(const Source& source, const ParityShape& shape,
-                                 Sink& sink) {
-    constexpr int64_t kWindow = int64_t{4} << 20;
-    ParityEncoder encoder(shape, sink);
-    for (int64_t at = 0; at < shape.file_bytes; at += kWindow) {
-      HOLDFAST_TRY(encoder.add(HOLDFAST_TRY(
-          source.read_bytes(at, std::min(kWindow, shape.file_bytes - at)))));
-    }
-    HOLDFAST_TRY(encoder.finish());
-    return encoder.crc();
   }
 
   // The shapes that a damaged parity file may have had: that of its header, or, if that is

@@ -8,6 +8,7 @@
 #include "holdfast/env/faulty_env.h"
 #include "holdfast/env/flipped_env.h"
 #include "holdfast/store/step_check.h"
+#include "holdfast/store/step_patch.h"
 
 namespace holdfast::tests::step_repair_test {
 namespace {
@@ -259,6 +260,30 @@ TEST_F(StepRepairTest, TensorsComeFromAFileOfAnotherKind) {
   const Contents copy = open_step_contents(env, "/copy").value();
   hurt(step / kShard, 1'500'000);
   expect_mended(step, good, "copy", only(copies_in_contents(copy, "copy")));
+}
+
+TEST_F(StepRepairTest, AfterAPatchParityIsThatOfTheNewBytes) {
+  for (const int compress : {0, 1}) {
+    SCOPED_TRACE(compress);
+    SaverOptions options = test_options();
+    options.ring_bytes = 8 << 20;
+    options.parity = 0.05;
+    options.compress = compress;
+    const Path step = save(10 + compress, 5, options);
+    const std::string shard = compress == 0 ? kShard : "rank-0000.packed";
+    Flip bit{.tensor = "embedding", .element = 375'000};
+    bit.mask[3] = std::byte{0x40};
+    const auto patch = plan_step_patch(env, step, std::span(&bit, 1),
+                                       {.checksums = Checksums::kConsistent});
+    ASSERT_OK(patch);
+    ASSERT_OK(apply_patch(env, *patch));
+    EXPECT_TRUE(check_step(env, step, Depth::kFull)->whole());
+    const Files altered = files_in(step);
+    hurt(step / shard, 1'500'000);
+    expect_mended(step, altered, "parity", only(copies_by_parity(env)));
+    flip(step / (shard + ".parity"), 5000);
+    expect_mended(step, altered, "parity", only(copies_by_parity(env)));
+  }
 }
 
 TEST_F(StepRepairTest, ParityMendsWhatIsLostUpToItsShare) {

@@ -10,6 +10,17 @@
 namespace holdfast {
 namespace {
 
+// Keeps what is appended in memory.
+class BytesSink : public Sink {
+ public:
+  Result<void> append(ByteView more) override {
+    bytes.insert(bytes.end(), more.begin(), more.end());
+    return {};
+  }
+  int64_t size() const override { return std::ssize(bytes); }
+  Bytes bytes;
+};
+
 constexpr std::string_view kMagic = "HFPARITY";
 constexpr uint32_t kVersion = 1;
 constexpr int64_t kHeaderBytes = 64, kCrcBytes = 4;
@@ -204,6 +215,18 @@ Result<void> ParityEncoder::finish() {
   HOLDFAST_TRY(add_block(part_));
   part_.clear();
   return {};
+}
+
+Result<Bytes> encode_parity(const Source& file, const ParityShape& shape) {
+  constexpr int64_t kWindow = int64_t{4} << 20;
+  BytesSink sink;
+  ParityEncoder encoder(shape, sink);
+  for (int64_t at = 0; at < shape.file_bytes; at += kWindow) {
+    HOLDFAST_TRY(encoder.add(HOLDFAST_TRY(
+        file.read_bytes(at, std::min(kWindow, shape.file_bytes - at)))));
+  }
+  HOLDFAST_TRY(encoder.finish());
+  return std::move(sink.bytes);
 }
 
 // A region of the parity file: what is known of its blocks, and those that were computed.

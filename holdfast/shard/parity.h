@@ -83,6 +83,9 @@ class ParityEncoder {
   Bytes parity_;                // of its groups
 };
 
+// The parity of a whole file, in memory.
+Result<Bytes> encode_parity(const Source& file, const ParityShape& shape);
+
 // A parity file that was opened.
 class ParityReader {
  public:

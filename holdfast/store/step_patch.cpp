@@ -7,6 +7,7 @@
 #include "holdfast/base/crc32c.h"
 #include "holdfast/contents/file_edit.h"
 #include "holdfast/shard/chunk_reader.h"
+#include "holdfast/shard/parity.h"
 #include "holdfast/shard/shard_index.h"
 #include "holdfast/shard/step_name.h"
 #include "holdfast/shard/zstd.h"
@@ -278,9 +279,28 @@ class StepPatcher {
     for (NamedIndex& one : indexes_) HOLDFAST_TRY(write_index(one));
     for (const auto& [name, shard] : shards_) {
       set_digest(name, shard->file().bytes, crc_digest(combined_crc(shard->file())));
+      HOLDFAST_TRY(write_parity(name));
     }
     FileEdit& edit = *HOLDFAST_TRY(plan_.edit(folder_ / kManifestName));
     return edit.write_tail(0, encode_manifest(manifest_));
+  }
+
+  // Parity of the old bytes would bring them back. A parity file that is damaged stays as
+  // it is, as its digest shows that.
+  Result<void> write_parity(const std::string& shard) {
+    const std::string name = parity_name(shard);
+    if (std::ranges::count(manifest_.files, name, &ManifestFile::name) == 0) return {};
+    Result<std::unique_ptr<FileSource>> file = FileSource::open(env_, folder_ / name);
+    if (!file.ok()) return {};
+    const Result<ParityReader> old = ParityReader::open(*std::move(file));
+    if (!old.ok()) return {};
+    const FileEdit& changed = *HOLDFAST_TRY(plan_.edit(folder_ / shard));
+    ParityShape shape = old->shape();
+    shape.file_bytes = changed.size();
+    const Bytes parity = HOLDFAST_TRY(encode_parity(changed, shape));
+    set_digest(name, std::ssize(parity), crc_digest(crc32c(parity)));
+    FileEdit& edit = *HOLDFAST_TRY(plan_.edit(folder_ / name));
+    return edit.write_tail(0, parity);
   }
 
   Result<void> write_index(NamedIndex& one) {

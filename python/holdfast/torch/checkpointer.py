@@ -44,7 +44,6 @@ from holdfast.torch.state.training_state import TrainingState
 from holdfast.torch.watch.freeze_watch import Watched, watch_for
 
 Result = TypeVar("Result")
-
 _log = logging.getLogger("holdfast")
 
 
@@ -409,9 +408,8 @@ class Checkpointer:
 
     def _save_end(self, step: int, wanted: bool) -> None:
         """Saves the last step, unless there is a reason not to, which is then told."""
-        why = why_no_end(wanted, self._never_saves, self._changes.is_changed_since(step))
-        if self._watch.is_damaged:
-            why = "the watch has found damage"
+        why = why_no_end(wanted, self._never_saves, self._changes.is_changed_since(step),
+                         self._watch.is_damaged)
         # A rank that an exception has led here does not ask the others: they may be anywhere.
         if not is_exception_on_its_way() and not self._saves.live_job().all_agree(
                 why is None, RANK_WAIT):
@@ -420,8 +418,6 @@ class Checkpointer:
         if why is None:
             self._save(step, None, "the end of the training",
                        with_gradients=self._is_mid_update())
-        elif self._watch.is_damaged:
-            _log.warning("the end, step %d, is not saved: the watch has found damage", step)
         else:
             _log.warning("%s", self._steps.unsaved_warning(why))
 

@@ -177,6 +177,15 @@ def test_what_is_left_in_dev_shm_is_told_of_and_collected_when_it_is_old(tmp_pat
         shutil.rmtree(place, ignore_errors=True)
 
 
+def test_what_is_left_in_another_folder_is_collected_if_gc_is_told_of_it(tmp_path):
+    run, memory, every = tmp_path / "run", hosts(tmp_path, 0), {"every": "1 steps"}
+    assert run_job(1, run, memory, (1, 1), True, every)[1] == 143
+    run_job(1, run, [False], (1, 1), False, every)
+    place, = Path(memory[0]).iterdir()
+    assert str(place) not in collect(run) and place.exists()
+    assert str(place) in collect(run, "--memory", memory[0]) and not place.exists()
+
+
 def collect(run, *options):
     """What `holdfast gc` removes from memory."""
     program = Path(holdfast._native.__file__).parents[2] / "bin" / "holdfast"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
+from holdfast.torch.loop.step_numbers import DAMAGED
 from holdfast.torch.state.change_detection import TensorVersions
 
 RANK_WAIT = 5.0  # close() waits so long for the other ranks to call it, too
@@ -53,9 +54,11 @@ def is_exception_on_its_way() -> bool:
     return sys.exc_info()[1] is not None
 
 
-def why_no_end(wanted: bool, never_saves: bool, has_changed: bool) -> str | None:
+def why_no_end(wanted: bool, never_saves: bool, has_changed: bool, is_damaged: bool
+               ) -> str | None:
     """Why close() does not save the last step; None if it does, as far as this rank knows."""
     reasons = {
+        DAMAGED: is_damaged,
         "close(save=False) was asked for": not wanted,
         'every="never" leaves saving to save()': never_saves,
         "an exception has ended the training": is_exception_on_its_way(),

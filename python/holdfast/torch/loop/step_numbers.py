@@ -3,6 +3,8 @@
 import operator
 from typing import Any
 
+DAMAGED = "the watch has found damage"  # a reason not to save the end
+
 
 class StepNumbers:
     """The step that was given last, and the one that was saved last.
@@ -52,9 +54,11 @@ class StepNumbers:
     def unsaved_warning(self, why: str) -> str:
         """A sentence about the end, which is not saved, and what to do about it."""
         newest = "none" if self.saved_last is None else f"step {self.saved_last}"
+        expected = ("resume(), which takes a step without it" if why == DAMAGED else
+                    f"save({self._last}) right after it, or "
+                    "schedule=holdfast.Schedule(total_steps=...), to keep the end")
         return (f"the last step was {self._last}, and the newest that is saved is {newest}, as "
-                f"{why}; expected save({self._last}) right after it, or "
-                "schedule=holdfast.Schedule(total_steps=...), to keep the end")
+                f"{why}; expected {expected}")
 
 
 def whole_number(step: Any) -> int:

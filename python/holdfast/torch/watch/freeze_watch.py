@@ -101,7 +101,7 @@ class FreezeWatch:
         self._apart: deque[int] = deque([1], _KEPT)
         self._step = -1  # the last step
         self._calls = 0  # of step(), whose numbers may have gaps
-        self.is_damaged = False  # an alarm has stopped training: what is in memory is not to be kept
+        self.is_damaged = False  # an alarm has stopped training, so the state is not to be saved
         self._met_after: int | None = None  # the step of the last meeting
         self._next_meeting: int | None = None
         self._guards = Guards(options, state.rank, state.world)
