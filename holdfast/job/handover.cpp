@@ -170,22 +170,15 @@ Result<bool> RunJob::is_older(const Manifest& left, std::optional<int64_t> step)
   return false;
 }
 
-// True if that was found on disk and may be newer.
-bool RunJob::is_older_than(const Result<RestoredState>& found,
-                           const Manifest& left) const {
-  if (!found.ok()) return false;
-  const Result<Manifest> manifest = read_manifest(env_, found->folder);
-  return !manifest.ok() || age_of(left) < age_of(*manifest);
-}
-
 // Rank 0 looks, and tells all ranks.
 Result<bool> RunJob::agree_is_older(const FoundStep& left, std::optional<int64_t> step,
                                     const Result<RestoredState>* found) {
   Message said{.kind = "newer"};
   if (ranks_.coordinator()) {
-    const Result<bool> older = found == nullptr
-                                   ? is_older(left.manifest, step)
-                                   : is_older_than(*found, left.manifest);
+    const Result<bool> older =
+        found == nullptr
+            ? is_older(left.manifest, step)
+            : found->ok() && age_of(left.manifest) < age_of((*found)->manifest);
     if (!older.ok()) said.error = older.error();
     if (older.ok() && *older) said.kind = "older";
   }

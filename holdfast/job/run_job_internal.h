@@ -91,7 +91,6 @@ class RunJob : public Job {
   Result<RestoredState> take_left(const Survey& survey, const FoundStep& left,
                                   const StateFor& into, const RestoreOptions& options);
   Result<bool> is_older(const Manifest& left, std::optional<int64_t> step) const;
-  bool is_older_than(const Result<RestoredState>& found, const Manifest& left) const;
   Result<bool> agree_is_older(const FoundStep& left, std::optional<int64_t> step,
                               const Result<RestoredState>* found);
   Result<int64_t> greatest_left_epoch(int64_t of_host) const;

@@ -47,6 +47,14 @@ class StepRepairTest : public ::testing::Test {
     return files;
   }
 
+  Path save_with_parity(int compress) {
+    SaverOptions options = test_options();
+    options.ring_bytes = 8 << 20;
+    options.parity = 0.05;
+    options.compress = compress;
+    return save(10 + compress, 5, options);
+  }
+
   void flip(const Path& path, int64_t offset, std::byte mask = std::byte{0x40}) {
     Bytes bytes = env.read_file(path).value();
     bytes[static_cast<size_t>(offset)] ^= mask;
@@ -265,11 +273,7 @@ TEST_F(StepRepairTest, TensorsComeFromAFileOfAnotherKind) {
 TEST_F(StepRepairTest, AfterAPatchParityIsThatOfTheNewBytes) {
   for (const int compress : {0, 1}) {
     SCOPED_TRACE(compress);
-    SaverOptions options = test_options();
-    options.ring_bytes = 8 << 20;
-    options.parity = 0.05;
-    options.compress = compress;
-    const Path step = save(10 + compress, 5, options);
+    const Path step = save_with_parity(compress);
     const std::string shard = compress == 0 ? kShard : "rank-0000.packed";
     Flip bit{.tensor = "embedding", .element = 375'000};
     bit.mask[3] = std::byte{0x40};
@@ -289,11 +293,7 @@ TEST_F(StepRepairTest, AfterAPatchParityIsThatOfTheNewBytes) {
 TEST_F(StepRepairTest, ParityMendsWhatIsLostUpToItsShare) {
   for (const int compress : {0, 1}) {
     SCOPED_TRACE(compress);
-    SaverOptions options = test_options();
-    options.ring_bytes = 8 << 20;
-    options.parity = 0.05;
-    options.compress = compress;
-    const Path step = save(10 + compress, 5, options);
+    const Path step = save_with_parity(compress);
     const Files good = files_in(step);
     const std::string shard = compress == 0 ? kShard : "rank-0000.packed";
     ASSERT_TRUE(good.contains(step / (shard + ".parity")));
