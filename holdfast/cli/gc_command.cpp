@@ -94,9 +94,6 @@ void print_collected(const Context& context, const GcResult& done, bool dry_run)
 
 Result<ExitCode> gc(const Context& context, const GcArguments& arguments) {
   const Keep keep = HOLDFAST_TRY(keep_of(arguments));
-  if (arguments.memory.empty()) {
-    return invalid("gc: --memory is empty; expected a folder");
-  }
   const GcResult done = HOLDFAST_TRY(
       collect_garbage(context.env, arguments.run, keep,
                       {.dry_run = arguments.dry_run, .memory = arguments.memory}));
