@@ -7,6 +7,8 @@ export CXX=${CXX:-g++}
 export LC_CTYPE=${LC_CTYPE:-C.UTF-8}
 export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD}
 export CCACHE_NOHASHDIR=${CCACHE_NOHASHDIR:-1}
+# Without this, ccache keeps nothing that was compiled with precompiled headers.
+export CCACHE_SLOPPINESS=${CCACHE_SLOPPINESS:-pch_defines,time_macros}
 # Tests start hundreds of Python processes, and each imports torch. That takes more than twice as long
 # if Python may not keep what it has compiled.
 unset PYTHONDONTWRITEBYTECODE

@@ -174,9 +174,9 @@ class [[nodiscard]] Result {
   }
 
   bool ok_;
-  union {
-    T value_;
-    Error error_;
+  union {  // clang-tidy takes its members for public ones
+    T value_;      // NOLINT(readability-identifier-naming)
+    Error error_;  // NOLINT(readability-identifier-naming)
   };
 };
 
