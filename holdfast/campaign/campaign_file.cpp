@@ -70,7 +70,7 @@ Result<void> read_settings(Fields& fields, CampaignFile& file) {
   if (!settings.is_object()) return invalid("{}: settings: is no object", where);
   for (const auto& [name, value] : settings.items()) {
     file.settings.emplace_back(
-        name, HOLDFAST_TRY(text_of_json(value, where + ": " + name)));
+        name, HOLDFAST_TRY(text_of_json(value, fmt::format("{}: {}", where, name))));
   }
   const Json& command = *HOLDFAST_TRY(fields.array("command"));
   for (const Json& word : command) {

@@ -18,7 +18,7 @@ std::optional<Path> find_step_folder(Env& env, const Path& path) {
     const bool step = parse_step_name(path.filename().native()).has_value();
     return step ? std::optional(path) : std::nullopt;
   }
-  const std::string text = path.native();
+  const std::string& text = path.native();
   const size_t at = text.rfind('@');
   if (at == std::string::npos) return std::nullopt;
   const Path run = text.substr(0, at);

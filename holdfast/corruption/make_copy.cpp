@@ -126,8 +126,8 @@ Result<void> copy_bundle(Env& env, const Found& found, const Path& to,
   const Path attempt = choose_attempt(env, target);
   std::vector<NamedFile> files = HOLDFAST_TRY(files_of(env, found));
   // The index gets its name last.
-  std::ranges::stable_partition(
-      files, [&](const NamedFile& file) { return file.name != kIndex; });
+  std::stable_partition(files.begin(), files.end(),
+                        [&](const NamedFile& file) { return file.name != kIndex; });
   HiddenFiles hidden(env);
   const Path index = with_suffix(attempt, kIndex);
   const Path seals = seals_path(found.path);

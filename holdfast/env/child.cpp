@@ -37,7 +37,9 @@ std::vector<std::string> merged_environment(
       words.emplace_back(text);
     }
   }
-  for (const auto& [name, value] : added) words.push_back(name + "=" + value);
+  for (const auto& [name, value] : added) {
+    words.push_back(fmt::format("{}={}", name, value));
+  }
   return words;
 }
 
@@ -94,9 +96,9 @@ Result<void> make_empty(const std::optional<Path>& path) {
 // Waits for the end of a process, a signal, or the deadline.
 void wait_for_process(int pid, ChildClock::time_point deadline) {
   const Duration left = std::max<Duration>(deadline - ChildClock::now(), Duration{0});
-  constexpr auto most = std::chrono::milliseconds(1000);
+  constexpr auto kMost = std::chrono::milliseconds(1000);
   const auto milliseconds =
-      std::min(std::chrono::ceil<std::chrono::milliseconds>(left), most);
+      std::min(std::chrono::ceil<std::chrono::milliseconds>(left), kMost);
   const auto process = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
   if (process < 0) {  // a kernel without them
     ::poll(nullptr, 0, static_cast<int>(std::min<int64_t>(milliseconds.count(), 2)));

@@ -97,29 +97,33 @@ std::vector<bool> with_pieces(const Layout& layout) {
   return has;
 }
 
+// The boxes that a holder has, by the names of their tensors, and the bytes of each.
+std::map<std::pair<std::string_view, Box>, int64_t> boxes_of(const Collection& state,
+                                                             std::string_view holder) {
+  std::map<std::pair<std::string_view, Box>, int64_t> boxes;
+  const Layout& layout = state.layout();
+  const auto found = std::ranges::find(layout.holders(), holder, &Holder::name);
+  const auto self = static_cast<size_t>(found - layout.holders().begin());
+  for (TensorId t = 0; t < layout.tensor_count(); ++t) {
+    const Tensor& tensor = state.tensor(t);
+    for (const Slice& slice : layout.slices(t)) {
+      for (PieceId p = slice.first; p < slice.last; ++p) {
+        if (layout.holder(p) != self) continue;
+        boxes[{tensor.name, slice.box}] = slice.box.elements() * bytes_of(tensor.dtype);
+      }
+    }
+  }
+  return boxes;
+}
+
 // The bytes of the boxes that a holder has in the target and not in the source.
 int64_t new_bytes(const Collection& source, const Collection& target,
                   std::string_view holder) {
-  std::set<std::pair<std::string_view, Box>> old;
-  const auto visit = [&](const Collection& state, const auto& each) {
-    const Layout& layout = state.layout();
-    for (TensorId t = 0; t < layout.tensor_count(); ++t) {
-      for (const Slice& slice : layout.slices(t)) {
-        for (PieceId p = slice.first; p < slice.last; ++p) {
-          if (layout.holders()[layout.holder(p)].name == holder) {
-            each(state.tensor(t), slice.box);
-          }
-        }
-      }
-    }
-  };
-  visit(source, [&](const Tensor& tensor, const Box& box) {
-    old.emplace(tensor.name, box);
-  });
+  const auto old = boxes_of(source, holder);
   int64_t bytes = 0;
-  visit(target, [&](const Tensor& tensor, const Box& box) {
-    if (!old.contains({tensor.name, box})) bytes += box.elements() * bytes_of(tensor.dtype);
-  });
+  for (const auto& [box, size] : boxes_of(target, holder)) {
+    if (!old.contains(box)) bytes += size;
+  }
   return bytes;
 }
 

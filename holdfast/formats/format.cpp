@@ -117,7 +117,7 @@ bool is_tensor_bundle(const Glance& glance) {
 }
 
 // All formats, in the order in which they are asked whether they recognise a file.
-const std::vector<Format>& all() {
+const std::vector<Format>& all() {  // NOLINT(readability-function-size): a table
   static const std::vector<Format> kFormats{
       {.name = "safetensors-folder",
        .what = "folder of safetensors files with an index, as of Hugging Face",

@@ -72,19 +72,20 @@ class FileDigests : public DigestCheck {
 // Carries out open_archive().
 class NpzOpener {
  public:
-  explicit NpzOpener(ZipArchive archive) : archive_(std::move(archive)) {}
+  NpzOpener(std::shared_ptr<const Source> file, ZipArchive archive)
+      : file_(std::move(file)), archive_(std::move(archive)) {}
 
-  Result<npz::Opened> open(const std::shared_ptr<const Source>& file) && {
+  Result<npz::Opened> open() && {
     for (size_t i = 0; i < archive_.entries().size(); ++i) HOLDFAST_TRY(add(i));
-    RestoredTexts restored = HOLDFAST_TRY(restore_kept(texts_, tensors_, file->name()));
+    RestoredTexts restored = HOLDFAST_TRY(restore_kept(texts_, tensors_, file_->name()));
     if (restored.objects.none() && !nones_.items.empty()) {
       restored.objects = Object(std::move(nones_));
     }
-    const auto checked = checked_file(file);
+    const auto checked = checked_file(file_);
     HOLDFAST_TRY(add_sources(checked));
     auto collection = make_collection();
     if (!collection.ok()) {
-      return collection.error().as(ErrorCode::kCorrupt).within(file->name());
+      return collection.error().as(ErrorCode::kCorrupt).within(file_->name());
     }
     Contents contents{.collection = *std::move(collection),
                       .sources = std::move(sources_),
@@ -182,6 +183,7 @@ class NpzOpener {
     return Collection::create(tensors_, std::move(layout));
   }
 
+  std::shared_ptr<const Source> file_;
   ZipArchive archive_;
   KeptTexts texts_;
   Object::Dict nones_;
@@ -259,7 +261,7 @@ Bytes npz::stored_mask(const NpyHeader& header, Dtype dtype, ByteView mask) {
 
 Result<npz::Opened> npz::open_archive(std::shared_ptr<const Source> source) {
   ZipArchive archive = HOLDFAST_TRY(ZipArchive::open(source, kZipOptions));
-  return NpzOpener(std::move(archive)).open(source);
+  return NpzOpener(std::move(source), std::move(archive)).open();
 }
 
 bool is_npz_archive(std::span<const std::string> names) {

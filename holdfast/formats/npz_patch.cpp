@@ -57,7 +57,7 @@ class DecodedRecords {
 Result<FormatReport> verify_npz(std::shared_ptr<const Source> source,
                                 const Progress& progress) {
   const ZipArchive archive = HOLDFAST_TRY(ZipArchive::open(source, npz::kZipOptions));
-  const Result<Contents> contents = open_npz(source);
+  const Result<Contents> contents = open_npz(std::move(source));
   return verify_zip(archive, contents.ok() ? &*contents : nullptr, progress);
 }
 

@@ -13,7 +13,7 @@ Result<FormatReport> verify_torch(std::shared_ptr<const Source> source,
   HOLDFAST_TRY(torch_zip::refuse_script(*source));
   const ZipArchive archive =
       HOLDFAST_TRY(ZipArchive::open(source, torch_zip::kZipOptions));
-  const Result<Contents> contents = open_torch(source);
+  const Result<Contents> contents = open_torch(std::move(source));
   return verify_zip(archive, contents.ok() ? &*contents : nullptr, progress);
 }
 

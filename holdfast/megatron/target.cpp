@@ -350,13 +350,13 @@ Result<Contents> MegatronTarget::State::contents_of(int64_t file,
                                                     const OnRead& on_read) const {
   RankParts rank{.place = {file % parallel_.tp, file / parallel_.tp}};
   // The model comes first, because the optimizer is numbered by its parameters.
-  Object model = model_of(rank);
+  const Object model = model_of(rank);
   Object objects{Object::Dict{}};
   for (const auto& [key, value] : source_->objects.as<Object::Dict>()->items) {
     const auto* name = key.as<std::string>();
     if (name == nullptr) continue;
     if (*name == "model") {
-      megatron::set_key(objects, *name, std::move(model));
+      megatron::set_key(objects, *name, model);
     } else if (*name == "args") {
       megatron::set_key(
           objects, *name,

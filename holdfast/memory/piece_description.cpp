@@ -147,15 +147,15 @@ Result<Collection> PiecesOfRanks::build_for(const std::vector<bool>& chosen) con
 }
 
 Result<std::vector<int64_t>> PiecesOfRanks::base_addresses() const {
-  constexpr int64_t kAlignment = 64;
+  constexpr int64_t kLine = 64;  // of a cache
   std::vector<int64_t> bases;
   int64_t base = 0;
   for (const Tensor& tensor : tensors_) {
     bases.push_back(base);
     const auto end = checked_add(base, tensor.bytes());
-    const auto aligned = end ? checked_add(*end, kAlignment - 1) : std::nullopt;
+    const auto aligned = end ? checked_add(*end, kLine - 1) : std::nullopt;
     if (!aligned) return invalid("{}: too many bytes before it", tensor.name);
-    base = *aligned / kAlignment * kAlignment;
+    base = *aligned / kLine * kLine;
   }
   return bases;
 }

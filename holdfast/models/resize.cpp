@@ -125,7 +125,7 @@ Result<Resize> plan_resize(const ResizeRequest& request) {
   if (request.speeds) cost = cost_of(made, target, *request.speeds);
   return Resize{std::move(topology),  std::move(devices), std::move(source),
                 std::move(target),    std::move(placement), std::move(made),
-                std::move(cost)};
+                cost};
 }
 
 OrderedJson to_json(const ResizeRequest& request, const Resize& resize) {

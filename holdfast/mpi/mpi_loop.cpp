@@ -81,7 +81,7 @@ void MpiLoop::run() {
   while (true) {
     Orders orders;
     const bool stopping = take_orders(orders);
-    const Result<bool> worked = work(std::move(orders), stopping);
+    const Result<bool> worked = work(orders, stopping);
     if (!worked.ok()) {
       broken_ = true;
       for (int r = 0; r < static_cast<int>(peers_.size()); ++r) {
@@ -102,7 +102,7 @@ bool MpiLoop::take_orders(Orders& orders) {
   return stopping_;
 }
 
-Result<bool> MpiLoop::work(Orders orders, bool stopping) {
+Result<bool> MpiLoop::work(Orders& orders, bool stopping) {
   // After a failure the orders are only dropped, which gives back what was lent.
   if (broken_) return false;
   const bool ordered = !orders.empty();

@@ -56,7 +56,7 @@ class MpiLoop : public FrameLoop {
   // Takes the orders, and returns true if no more will come.
   bool take_orders(Orders& orders);
   // Each returns true if something has happened.
-  Result<bool> work(Orders orders, bool stopping);
+  Result<bool> work(Orders& orders, bool stopping);
   Result<bool> finish_sends();
   Result<bool> accept_messages();
   Result<bool> deliver_messages();

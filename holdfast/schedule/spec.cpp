@@ -8,6 +8,8 @@
 namespace holdfast {
 namespace {
 
+using Kind = FailureModel::Kind;
+
 constexpr size_t kMostParts = 1'000'000;
 
 std::vector<std::string_view> split(std::string_view text, char mark) {
@@ -159,7 +161,6 @@ Result<Workers> parse_workers(std::string_view text) {
 }
 
 Result<FailureModel> parse_failures(std::string_view text) {
-  using Kind = FailureModel::Kind;
   const auto [kind, rest] = split_kind(text);
   FailureModel out;
   if (kind == "exponential" && rest.empty()) return out;
@@ -194,7 +195,7 @@ Result<FailureModel> parse_failures(std::string_view text) {
 
 Result<FailureModel> parse_trace(std::string_view text, std::string_view where) {
   FailureModel out;
-  out.kind = FailureModel::Kind::kTrace;
+  out.kind = Kind::kTrace;
   out.trace = HOLDFAST_TRY(parse_times(text, where));
   if (out.trace.empty())
     return invalid("{}: has no failures; expected one time on each line", where);

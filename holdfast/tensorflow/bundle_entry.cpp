@@ -171,9 +171,12 @@ Result<BundleEntry> decode_entry(ByteView bytes) {
   BundleEntry entry;
   std::optional<Error> inner;
   const auto keep = [&](auto result, auto& into) {
-    if (result.ok()) into = *std::move(result);
-    if (!result.ok()) inner = result.error();
-    return result.ok();
+    if (!result.ok()) {
+      inner = result.error();
+      return false;
+    }
+    into = *std::move(result);
+    return true;
   };
   const auto apply = [&](const WireField& field) {
     switch (field.number) {
