@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
 #include <random>
 
 #include "holdfast/base/guard_page_testing.h"
@@ -25,7 +24,7 @@ Bytes mixed_bytes(size_t count, uint64_t seed) {
 
 TEST(DeflateTest, WhatIsEncodedIsDecoded) {
   for (const DeflateWrapper wrapper : {DeflateWrapper::kNone, DeflateWrapper::kZlib}) {
-    for (const size_t count : std::array<size_t, 6>{0, 1, 2, 1000, 65536, 300000}) {
+    for (const size_t count : {0u, 1u, 2u, 1000u, 65536u, 300000u}) {
       const Bytes bytes = mixed_bytes(count, count);
       const Bytes packed = deflate(bytes, wrapper);
       const auto again = inflate(packed, std::ssize(bytes), wrapper);

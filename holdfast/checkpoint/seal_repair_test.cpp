@@ -28,11 +28,11 @@ struct Held {
 constexpr std::array kDtypes{Dtype::kF32, Dtype::kBf16, Dtype::kU8, Dtype::kF64};
 
 Held random_piece(Dice& dice) {
-  const Dtype dtype = kDtypes[dice.below(kDtypes.size())];
-  const auto rows = static_cast<int64_t>(1 + dice.below(40));
-  const auto columns = static_cast<int64_t>(1 + dice.below(40));
-  const auto top = static_cast<int64_t>(dice.below(static_cast<uint64_t>(rows)));
-  const auto left = static_cast<int64_t>(dice.below(static_cast<uint64_t>(columns)));
+  const Dtype dtype = kDtypes[static_cast<size_t>(dice.below(std::ssize(kDtypes)))];
+  const auto rows = 1 + dice.below(40);
+  const auto columns = 1 + dice.below(40);
+  const auto top = dice.below(rows);
+  const auto left = dice.below(columns);
   return {dice,
           {.name = "w", .dtype = dtype, .shape = {rows, columns}},
           Box{{top, rows}, {left, columns}},
@@ -44,7 +44,7 @@ RC_GTEST_PROP(SealRepair, OneFlippedBitOfAnyPieceIsMended, (uint64_t seed)) {
   Held held = random_piece(dice);
   const Bytes good = held.bytes;
   const Seal sealed = *seal_of(held.piece);
-  held.bytes[dice.below(held.bytes.size())] ^=
+  held.bytes[static_cast<size_t>(dice.below(std::ssize(held.bytes)))] ^=
       static_cast<std::byte>(1 << dice.below(8));
   const Result<std::string> mended =
       mend_piece(held.piece, sealed, *seal_of(held.piece));

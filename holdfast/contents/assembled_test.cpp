@@ -51,7 +51,7 @@ TEST(Assembled, PartsAreReadInOrderWithAnyWindow) {
                                    return {};
                                  })
                             .value();
-  for (const size_t window : {1, 3, 7, 100}) {
+  for (const size_t window : {1u, 3u, 7u, 100u}) {
     counted = 0;
     EXPECT_THAT(read_all(made, 0, window), testing::ElementsAre(6, 7, 10, 11, 14, 15));
     EXPECT_THAT(read_all(made, 2, window),

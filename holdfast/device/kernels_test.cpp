@@ -86,7 +86,7 @@ TEST(SealerKernel, SharesALongRunAmongItsBlocks) {
 }
 
 TEST(SealerKernel, SumsUpRowsThatAreApartInMemoryAndInTheTensor) {
-  for (const size_t bytes : {6, 64, 5000}) {
+  for (const size_t bytes : {6u, 64u, 5000u}) {
     constexpr size_t kRows = 5;
     Memory memory(kRows * (bytes + 24), 0);
     SealTable::Entry entry = entry_of(memory.span().first(bytes), 4000);
@@ -104,7 +104,7 @@ TEST(SealerKernel, SumsUpRowsThatAreApartInMemoryAndInTheTensor) {
 
 TEST(CopierKernel, CopiesEveryByteAndNoOther) {
   PtxKernel kernel(kCopier);
-  for (const size_t size : {0, 1, 15, 16, 4097, 70000}) {
+  for (const size_t size : {0u, 1u, 15u, 16u, 4097u, 70000u}) {
     Memory from(size, 0), to(size + 1, 0);
     const std::byte behind = to.span()[size];
     CopyTable table{};

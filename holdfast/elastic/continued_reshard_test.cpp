@@ -162,9 +162,10 @@ TEST_F(Reshard, CopiesInAFolderOfMegatronAreCompared) {
   ASSERT_OK(read_canonical(source.contents, *norm, 0, value));
   const Path file = "/.a.reshard/files/iter_0000005/mp_rank_01/model_optim_rng.pt";
   Bytes bytes = env_.read_file(file).value();
-  const auto found = std::ranges::search(bytes, value);
-  ASSERT_FALSE(found.empty());
-  found.front() ^= std::byte{1};
+  const auto found =
+      std::search(bytes.begin(), bytes.end(), value.begin(), value.end());
+  ASSERT_NE(found, bytes.end());
+  *found ^= std::byte{1};
   ASSERT_OK(env_.write_file(file, bytes));
   const Result<Resharded> done = cut("/megatron.safetensors", "/a", wanted);
   EXPECT_ERROR(done, ErrorCode::kCorrupt);

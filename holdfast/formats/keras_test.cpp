@@ -35,9 +35,10 @@ TEST(KerasTest, AWeightIsReadOnlyIfTheRecordHasItsCrc) {
   Bytes weight(static_cast<size_t>(tensor.bytes()));
   ASSERT_OK(CanonicalStream(*whole, 0).read(weight));
   // The same bytes are somewhere in the file, because Keras stores weights as they are.
-  const auto at = std::ranges::search(bytes, weight);
-  ASSERT_FALSE(at.empty());
-  at.front() ^= std::byte{1};
+  const auto at =
+      std::search(bytes.begin(), bytes.end(), weight.begin(), weight.end());
+  ASSERT_NE(at, bytes.end());
+  *at ^= std::byte{1};
   ASSERT_OK(env.write_file("m.keras", bytes));
   const auto damaged = open_file(env, "m.keras");
   ASSERT_OK(damaged);
