@@ -325,8 +325,8 @@ Result<void> Committer::link_shards(SaveTask& task, const Attempt& attempt,
   Env& env = run_.env();
   const auto link_one = [&](const ReusableFile& link) -> Result<void> {
     HOLDFAST_TRY(env.link(link.path, attempt.folder() / link.file.name));
-    const auto parity = HOLDFAST_TRY(
-        link_parity(env, link.path, attempt.folder(), link.file.name));
+    const auto parity = HOLDFAST_TRY(link_parity(env, link.path, attempt.folder(),
+                                                 link.file.name, options_.parity));
     if (parity) files.push_back(*parity);
     return {};
   };

@@ -92,6 +92,25 @@ TEST_P(Incremental, ChangedPiecesAreWrittenEvenIfTheyWereLinkedBefore) {
   expect_restored(2, 4);
 }
 
+TEST_P(Incremental, DamagedParityIsNotLinked) {
+  SaverOptions how = options(1);
+  how.parity = 0.05;
+  how.keep = Keep{.last = 9};
+  save(1, 1, 1, how);
+  const Path parity = kRun / "step-00000001" / parity_name(shard_name(0, false));
+  Bytes bytes = env.read_file(parity).value();
+  const Bytes good = bytes;
+  std::fill(bytes.begin() + 100, bytes.end(), std::byte{0});
+  ASSERT_OK(env.write_file(parity, bytes));
+  how.identity = test_options(2).identity;
+  save(1, 2, 3, how);
+  // The damage is that of the first step alone, also after it is mended.
+  EXPECT_FALSE(check_step(env, kRun / "step-00000001", Depth::kFull)->whole());
+  EXPECT_TRUE(check_step(env, kRun / "step-00000003", Depth::kFull)->whole());
+  ASSERT_OK(env.write_file(parity, good));
+  EXPECT_TRUE(check_step(env, kRun / "step-00000003", Depth::kFull)->whole());
+}
+
 TEST_P(Incremental, EverySixteenthIsFull) {
   save(1, 1, 17, options(1));
   EXPECT_EQ(written("step-00000017"), 500 * 100 * 4 + kMoving);

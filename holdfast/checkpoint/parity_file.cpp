@@ -5,6 +5,7 @@
 #include "holdfast/base/crc32c.h"
 #include "holdfast/shard/step_name.h"
 #include "holdfast/store/manifest.h"
+#include "holdfast/store/step_check.h"
 
 namespace holdfast {
 namespace {
@@ -50,20 +51,43 @@ Result<ManifestFile> write_parity(Env& env, const Path& folder,
   return parity->finish();
 }
 
-Result<std::optional<ManifestFile>> link_parity(Env& env, const Path& shard,
-                                                const Path& folder,
-                                                const std::string& name) {
-  const Path from = folder_of(shard) / parity_name(shard.filename().native());
-  if (!env.info(from).ok()) return std::optional<ManifestFile>();
-  const auto source = HOLDFAST_TRY(FileSource::open(env, from));
+namespace {
+
+// What the manifest of a step says about a file; nullopt if it does not name the file.
+Result<std::optional<ManifestFile>> listed_file(Env& env, const Path& path) {
+  const Manifest manifest = HOLDFAST_TRY(read_manifest(env, folder_of(path)));
+  const auto found = std::ranges::find(manifest.files, path.filename().native(),
+                                       &ManifestFile::name);
+  if (found == manifest.files.end()) return std::optional<ManifestFile>();
+  return std::optional(*found);
+}
+
+Result<bool> is_as_listed(Env& env, const Path& path, const ManifestFile& listed) {
+  const auto source = HOLDFAST_TRY(FileSource::open(env, path));
   Crc32c crc = 0;
   HOLDFAST_TRY(read_in_parts(*source, [&](ByteView part) -> Result<void> {
     crc = crc32c_extend(crc, part);
     return {};
   }));
-  HOLDFAST_TRY(env.link(from, folder / parity_name(name)));
-  return std::optional(ManifestFile{
-      .name = parity_name(name), .bytes = source->size(), .digest = crc_digest(crc)});
+  return source->size() == listed.bytes && crc_digest(crc) == listed.digest;
+}
+
+}  // namespace
+
+Result<std::optional<ManifestFile>> link_parity(Env& env, const Path& shard,
+                                                const Path& folder,
+                                                const std::string& name, double share) {
+  const Path from = folder_of(shard) / parity_name(shard.filename().native());
+  std::optional<ManifestFile> listed = HOLDFAST_TRY(listed_file(env, from));
+  if (!listed) return listed;
+  const Result<bool> right = is_as_listed(env, from, *listed);
+  if (right.ok() && *right) {
+    HOLDFAST_TRY(env.link(from, folder / parity_name(name)));
+    listed->name = parity_name(name);
+    return listed;
+  }
+  if (share == 0) return std::optional<ManifestFile>();
+  return std::optional(HOLDFAST_TRY(write_parity(env, folder, name, share)));
 }
 
 }  // namespace holdfast

@@ -36,9 +36,11 @@ Result<ManifestFile> write_parity(Env& env, const Path& folder,
                                   const std::string& shard, double share);
 
 // Links the parity file of an older shard, if it has one, into a step that links the
-// shard as `name`. Returns its entry for the manifest.
+// shard as `name`. Returns its entry for the manifest. If the file is not what the older
+// step's manifest says, writes parity with this share anew: its digest would make the
+// damage look right.
 Result<std::optional<ManifestFile>> link_parity(Env& env, const Path& shard,
                                                 const Path& folder,
-                                                const std::string& name);
+                                                const std::string& name, double share);
 
 }  // namespace holdfast

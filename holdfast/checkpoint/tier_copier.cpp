@@ -88,8 +88,11 @@ void TierCopier::wait_for_turn() {
 // Removes what earlier processes left half done. Ignores failures, because a tier that
 // cannot be reached is reported when a step is copied to it.
 void TierCopier::sweep() {
+  const Result<Run> run = Run::open(env_, path_);
+  if (!run.ok()) return;
   for (const TierCopy& to : tiers_) {
-    const Result<int64_t> removed = to.tier->sweep(env_.wall_now() - kLongAgo);
+    const Result<int64_t> removed =
+        to.tier->sweep(run->id(), env_.wall_now() - kLongAgo);
     if (!removed.ok() || *removed == 0 || events_ == nullptr) continue;
     emit(*events_, env_, TierSwept{.tier = to.tier->name(), .removed = *removed});
   }

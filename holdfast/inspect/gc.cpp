@@ -18,7 +18,7 @@ Result<std::vector<std::string>> leftovers(const Run& run) {
   std::vector<std::string> left;
   const std::vector<std::string> names = HOLDFAST_TRY(run.env().list(run.path()));
   for (const std::string& name : names) {
-    if (parse_attempt_name(name) || is_trash_name(name)) left.push_back(name);
+    if (parse_attempt_name(name) || parse_trash_name(name)) left.push_back(name);
   }
   return left;
 }
@@ -163,7 +163,7 @@ Result<GcResult> collect_garbage(Env& env, const Path& path, const Keep& keep,
   }
   const Identity self =
       options.identity ? *options.identity : HOLDFAST_TRY(this_process(env));
-  Owner owner = HOLDFAST_TRY(run.acquire(self));
+  Owner owner = HOLDFAST_TRY(run.acquire(self, {.fences = false}));
   Result<GcResult> done = sweep_and_remove(run, owner, keep);
   if (done.ok()) done->memory = collect_memory(run, options.memory, false);
   const Result<void> released = std::move(owner).release();

@@ -230,6 +230,18 @@ TEST_F(S3FailureTest, AListingGoesOnFromPageToPage) {
       "GET /bucket/?continuation-token=t%2B%2F%3D&list-type=2&prefix= "));
 }
 
+TEST_F(S3FailureTest, AListingThatNeverEndsIsGivenUp) {
+  std::vector<std::string> pages;
+  for (int i = 0; i < 200; ++i) {
+    pages.push_back(ScriptedServer::answer(
+        "200 OK", fmt::format("<R><IsTruncated>true</IsTruncated><NextContinuationToken>"
+                              "{}</NextContinuationToken></R>",
+                              i)));
+  }
+  EXPECT_ERROR(serve(pages)->list(""), ErrorCode::kUnavailable);
+  EXPECT_LT(asked(), 150U);
+}
+
 TEST_F(S3FailureTest, ASizeThatIsNoneIsRefused) {
   const auto store = serve({"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"});
   EXPECT_ERROR(store->open("key"), ErrorCode::kUnavailable);

@@ -66,16 +66,28 @@ class Pages {
       return unavailable("{}: the next page of a listing is the same; expected another",
                          client_.name());
     }
+    empty_ = has_entries(page) ? 0 : empty_ + 1;
+    if (more_ && empty_ > kMostEmpty) {
+      return unavailable("{}: {} empty pages of a listing in a row; expected its end",
+                         client_.name(), empty_);
+    }
     from_ = std::move(from);
     return page;
   }
 
  private:
+  static constexpr int kMostEmpty = 100;
+
+  static bool has_entries(const XmlElement& page) {
+    return page.find("Contents") != nullptr || page.find("Upload") != nullptr;
+  }
+
   S3Client& client_;
   const QueryParameters query_;
   const Markers markers_;
   QueryParameters from_;
   bool more_ = true;
+  int empty_ = 0;  // how many pages in a row had no entry
 };
 
 Result<ObjectInfo> object_of(const XmlElement& entry, const std::string& where) {

@@ -120,7 +120,7 @@ class Ladder {
     }
     for (const auto& source : sources_) {
       Result<Bytes> bytes = source->read_manifest(step_->folder);
-      if (bytes.ok() && accept(*bytes) && has_our_files()) {
+      if (bytes.ok() && accept(*bytes) && has_our_indexes()) {
         add_mended(damage, std::string(source->rung()), "from " + source->name());
         repair_.files.push_back({.file = name, .whole = keep(*std::move(bytes))});
         return true;
@@ -132,14 +132,24 @@ class Ladder {
     return false;
   }
 
-  // Whether a small file of the folder is as the manifest says. A manifest from elsewhere
-  // is used only then: the step may have been saved several times.
-  bool has_our_files() const {
-    return std::ranges::any_of(step_->manifest.files, [&](const ManifestFile& file) {
-      if (!file.digest.starts_with("xxh3")) return false;
+  // Whether the folder has an index that the manifest names, and none that is whole and
+  // different. A manifest from elsewhere is used only then: the step may have been saved
+  // several times, and by the manifest of another save all that is good here would look
+  // damaged. An index has the digests of its tensors, so it tells the saves apart. Objects
+  // do not: they are often the same again.
+  bool has_our_indexes() const {
+    bool found = false;
+    for (const ManifestFile& file : step_->manifest.files) {
+      if (!is_index_name(file.name)) continue;
       const Result<Bytes> bytes = env_.read_file(path_of(file.name));
-      return bytes.ok() && fits(file, *bytes);
-    });
+      if (!bytes.ok()) continue;
+      if (fits(file, *bytes)) {
+        found = true;
+      } else if (decode_shard_index(*bytes, file.name).ok()) {
+        return false;
+      }
+    }
+    return found;
   }
 
   void add_found_bit(const Damage& damage, FoundBit found) {

@@ -159,6 +159,18 @@ TEST_F(StepRepairTest, OneBitOfEachChunkIsMendedByTheCrcsThatASealConfirms) {
   expect_mended(step, good, "crc");
 }
 
+// By the manifest of another save, all that is good in this step would be damaged.
+TEST_F(StepRepairTest, TheManifestOfAnotherSaveOfTheStepIsNotTaken) {
+  save(400, 1);
+  const auto here = make_folder_tier(env, kRun);
+  const auto tier = make_folder_tier(env, "/tier");
+  ASSERT_OK(copy_step(*here, here->steps().value()[0], *tier));
+  const Path again = save(400, 2);
+  for (const int64_t at : {30, 60, 90}) flip(again / kManifestName, at);
+  EXPECT_NE(expect_lost(again, only(copies_in_tier(*tier))).find("of another save"),
+            std::string::npos);
+}
+
 TEST_F(StepRepairTest, OneBitOfAnIndexOrOfTheManifestIsMendedByItsDigest) {
   const Path step = save(1);
   const Files good = files_in(step);

@@ -99,11 +99,10 @@ std::string trash_name(const StepName& step, uint64_t mark) {
   return fmt::format("{}.{}{}", step.text(), hex64(mark), kTrashSuffix);
 }
 
-bool is_trash_name(std::string_view name) {
+std::optional<StepName> parse_trash_name(std::string_view name) {
   const auto stem = without_suffix(name, kTrashSuffix);
-  if (!stem) return false;
-  const auto parts = split_mark(*stem);
-  return parts && parse_step_name(parts->first);
+  const auto parts = stem ? split_mark(*stem) : std::nullopt;
+  return parts ? parse_step_name(parts->first) : std::nullopt;
 }
 
 std::string pin_name(const StepName& step) { return step.text() + ".pin"; }

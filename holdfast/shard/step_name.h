@@ -57,7 +57,7 @@ std::optional<AttemptName> parse_attempt_name(std::string_view name);
 
 // The name that a step gets before its files are removed. `mark` makes the name unique.
 std::string trash_name(const StepName& step, uint64_t mark);
-bool is_trash_name(std::string_view name);
+std::optional<StepName> parse_trash_name(std::string_view name);
 
 std::string pin_name(const StepName& step);
 

@@ -81,8 +81,8 @@ class Reader {
   Result<void> read_header() {
     manifest_.step = HOLDFAST_TRY(fields_.integer("step"));
     manifest_.run = HOLDFAST_TRY(fields_.text("run"));
-    manifest_.epoch = HOLDFAST_TRY(fields_.integer("epoch"));
-    manifest_.sequence = HOLDFAST_TRY(fields_.integer("sequence"));
+    manifest_.epoch = HOLDFAST_TRY(fields_.integer("epoch", 0, kMostCommits));
+    manifest_.sequence = HOLDFAST_TRY(fields_.integer("sequence", 0, kMostCommits));
     const auto attempt = parse_hex64(HOLDFAST_TRY(fields_.text("attempt")));
     if (!attempt)
       return corrupt("{}.attempt: is other text; expected 16 hexadecimal digits",

@@ -146,7 +146,15 @@ Result<void> put_claim(Env& env, const Path& run, const OwnerRecord& record) {
   const Path claim = run / claim_name(record.epoch);
   Path beside = claim;
   beside += fmt::format(".{}.tmp", hex64(env.random64()));
-  Result<void> put = env.write_file(beside, encode_owner(record));
+  const Bytes bytes = encode_owner(record);
+  Result<void> put = env.write_file(beside, bytes);
+  if (!put.ok() && put.error().code() == ErrorCode::kNoSpace) {
+    // The disk is full, and `gc`, which would make room, needs a claim: it takes the
+    // place of the copy of the last one, which is written anew when there is room.
+    (void)env.remove_file(beside);
+    put = env.rename(run / kOwnerFile, beside);
+    if (put.ok()) put = RunNames(env, run).overwrite(beside.filename().native(), bytes);
+  }
   if (put.ok()) put = env.rename_new(beside, claim);
   if (put.ok()) return {};
   (void)env.remove_file(beside);
@@ -169,10 +177,10 @@ std::optional<int64_t> parse_claim_name(std::string_view name) {
   int64_t epoch = 0;
   for (const char c :
        name.substr(kStart.size(), name.size() - kStart.size() - kEnd.size())) {
-    if (c < '0' || c > '9' || epoch > INT64_MAX / 100) return std::nullopt;
+    if (c < '0' || c > '9' || epoch > kMostCommits) return std::nullopt;
     epoch = epoch * 10 + (c - '0');
   }
-  if (claim_name(epoch) != name) return std::nullopt;
+  if (epoch > kMostCommits || claim_name(epoch) != name) return std::nullopt;
   return epoch;
 }
 
@@ -272,7 +280,15 @@ Result<void> Owner::State::check() const {
 
 Result<void> Owner::State::write() {
   const Bytes bytes = encode_owner(record);
-  HOLDFAST_TRY(names->replace(claim_name(record.epoch), bytes));
+  const std::string claim = claim_name(record.epoch);
+  const Result<void> replaced = names->replace(claim, bytes);
+  if (!replaced.ok() && replaced.error().code() == ErrorCode::kNoSpace) {
+    // A job whose disk is full must not lose the run: it goes on, and others would take
+    // it for dead. If the claim is torn, its copy counts, which is written first.
+    (void)names->overwrite(kOwnerFile, bytes);
+    return names->overwrite(claim, bytes);
+  }
+  if (!replaced.ok()) return replaced;
   // A failure is ignored: owner.json is a copy for people, and only the claim counts.
   (void)names->replace(kOwnerFile, bytes);
   return {};
@@ -319,9 +335,14 @@ Result<Owner> Owner::acquire(Env& env, const Path& run, const Identity& self,
     return found.damage ? may_be_in_use(run, *before, *found.damage)
                         : in_use(run, *before, self);
   }
+  const int64_t last = std::max(before ? before->epoch : 0, options.above);
+  if (last >= kMostCommits) {
+    return corrupt("{}: epoch {}; expected less than {}", run.native(), last,
+                   kMostCommits);
+  }
   const OwnerRecord record{
       .who = self,
-      .epoch = std::max(before ? before->epoch : 0, options.above) + 1,
+      .epoch = last + 1,
       .token = env.random64(),
       .since = now,
       .renewed = now,

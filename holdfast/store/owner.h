@@ -94,6 +94,9 @@ struct OwnerOptions {
   // The greatest epoch in the manifests of the run's steps. The new epoch is greater
   // than it, also if the owner files were lost.
   int64_t above = 0;
+  // False for an owner that only removes, such as `gc`: what earlier owners commit later
+  // still counts. A folder that is a tier gets the steps of a job that goes on.
+  bool fences = true;
   // Returns how far each epoch got. Called after the claim is made. If it returns
   // nullopt, because that cannot be told, only the fence of the previous owner is kept.
   std::function<Result<std::optional<Fence>>()> fence{};

@@ -69,7 +69,7 @@ Result<OwnerRecord> read_record(Fields& fields, bool checked) {
   HOLDFAST_TRY(read_kind(fields, "owner", kOwnerVersion, checked));
   OwnerRecord record;
   record.who = HOLDFAST_TRY(read_identity(fields));
-  record.epoch = HOLDFAST_TRY(fields.integer("epoch", 1));
+  record.epoch = HOLDFAST_TRY(fields.integer("epoch", 1, kMostCommits));
   record.since = HOLDFAST_TRY(read_time(fields, "since_ns"));
   // Version 1 does not have this field.
   record.renewed = fields.has("renewed_ns")

@@ -9,6 +9,7 @@
 #include "holdfast/env/faulty_env.h"
 #include "holdfast/env/memory_env.h"
 #include "holdfast/env/posix_env.h"
+#include "holdfast/store/claim_internal.h"
 #include "holdfast/store/json_digest_internal.h"
 #include "holdfast/store/store_testing.h"
 
@@ -154,6 +155,37 @@ TEST_F(OwnerTest, RenewingHoldsOffOtherMachines) {
   disk.advance(std::chrono::seconds(2));
   ASSERT_OK(take(disk, test_process(1, "beta")));
   EXPECT_ERROR(owner->renew(), ErrorCode::kConflict);
+}
+
+TEST_F(OwnerTest, AFullDiskDoesNotCostTheRun) {
+  Result<Owner> owner = take(disk, test_process(1, "beta"));
+  ASSERT_OK(owner);
+  disk.set_capacity(0);
+  for (int i = 0; i < 5; ++i) {
+    disk.advance(minutes(1));
+    ASSERT_OK(owner->renew());
+  }
+  EXPECT_ERROR(take(disk, test_process(2)), ErrorCode::kConflict);
+  EXPECT_EQ(read_owner(disk, kTestRun).value(), owner->record());
+}
+
+// So that `gc` can make room.
+TEST_F(OwnerTest, AFullDiskCanBeTaken) {
+  ASSERT_OK(take(disk, test_process(1)));
+  disk.set_capacity(0);
+  const Result<Owner> next = take(disk, test_process(2));
+  ASSERT_OK(next);
+  EXPECT_EQ(next->epoch(), 2);
+  EXPECT_OK(next->check());
+  EXPECT_EQ(read_owner(disk, kTestRun).value(), next->record());
+}
+
+TEST_F(OwnerTest, EpochsThatCannotBeCountedUpAreRefused) {
+  EXPECT_EQ(parse_claim_name(claim_name(kMostCommits)), kMostCommits);
+  EXPECT_EQ(parse_claim_name(claim_name(kMostCommits + 1)), std::nullopt);
+  EXPECT_EQ(parse_claim_name("owner-99999999999999999999.json"), std::nullopt);
+  EXPECT_ERROR(take(disk, test_process(1), nobody_lives(), kMostCommits),
+               ErrorCode::kCorrupt);
 }
 
 TEST_F(OwnerTest, EpochsGoOnAfterTheOwnerFilesWereLost) {
@@ -342,6 +374,15 @@ TEST(Process, ANameWithBracketsDoesNotMislead) {
   EXPECT_EQ(start_of_process(env, 5).value(), 777);
   ASSERT_OK(env.write_file("/proc/5/stat", bytes_of("5 (a) S 1")));
   EXPECT_ERROR(start_of_process(env, 5), ErrorCode::kIo);
+}
+
+TEST(Process, AProcessThatProcHidesIsNotDead) {
+  MemoryEnv env;
+  ASSERT_OK(env.create_folders("/proc"));
+  EXPECT_EQ(start_of_process(env, getpid()).value(), std::nullopt);
+  ASSERT_OK(env.write_file("/proc/mounts", bytes_of("proc /proc proc rw,hidepid=2 0 0\n")));
+  EXPECT_ERROR(start_of_process(env, getpid()), ErrorCode::kUnavailable);
+  EXPECT_EQ(start_of_process(env, 1 << 30).value(), std::nullopt);
 }
 
 // A real process takes the run and is then killed.

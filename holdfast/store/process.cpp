@@ -2,7 +2,10 @@
 // runs, and that its process id was not given to another program.
 #include "holdfast/store/process.h"
 
+#include <signal.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <vector>
 
@@ -108,6 +111,14 @@ std::string launched_job(const Variables& variables) {
   return launch.empty() ? torchrun_job(variables) : "launch " + launch;
 }
 
+// Whether the process lives although /proc does not show it: mounted with hidepid=2, it
+// shows each user only their own processes.
+bool is_hidden(Env& env, int64_t pid) {
+  const Result<std::string> mounts = env.read_text("/proc/mounts");
+  if (!mounts.ok() || mounts->find("hidepid=") == std::string::npos) return false;
+  return ::kill(static_cast<pid_t>(pid), 0) == 0 || errno != ESRCH;
+}
+
 }  // namespace
 
 // Empty if there is no scheduler, or if one of its variables cannot be read.
@@ -140,8 +151,9 @@ Result<Identity> this_process(Env& env, std::string job, int64_t restart) {
 Result<std::optional<int64_t>> start_of_process(Env& env, int64_t pid) {
   const Result<Stat> stat = read_stat(env, fmt::format("/proc/{}/stat", pid));
   if (!stat.ok()) {
-    if (stat.error().code() == ErrorCode::kNotFound) return std::optional<int64_t>();
-    return stat.error();
+    if (stat.error().code() != ErrorCode::kNotFound) return stat.error();
+    if (!is_hidden(env, pid)) return std::optional<int64_t>();
+    return unavailable("process {}: lives, but /proc hides it (hidepid)", pid);
   }
   const bool ended = stat->state == 'Z' || stat->state == 'X';
   return ended ? std::nullopt : std::optional(stat->started);

@@ -22,6 +22,10 @@ struct ManifestFile {
   friend bool operator==(const ManifestFile&, const ManifestFile&) = default;
 };
 
+// The greatest epoch and the greatest sequence that are read. No run gets that far, and
+// a hostile number above it could not be counted up.
+inline constexpr int64_t kMostCommits = 1'000'000'000'000'000;
+
 // The manifest of a checkpoint. It is written last, and its presence marks the
 // checkpoint as committed. It names every file of the step with size and digest.
 struct Manifest {

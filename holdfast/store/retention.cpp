@@ -123,9 +123,12 @@ Result<std::set<StepName>> pinned_steps(const Run& run) {
 namespace {
 
 // Looks at the files of the step now, without remembering the result.
-bool is_whole_now(const Run& run, const StepName& step) {
+// Fails if it cannot be told whether the step is whole: then nothing may be removed,
+// because another rule could then take the place of the one that keeps this step.
+Result<bool> is_whole_now(const Run& run, const StepName& step) {
   const Result<StepReport> report =
       check_step(run.env(), run.path() / step.text(), Depth::kFast);
+  if (!report.ok() && cannot_tell(report.error())) return report.error();
   return report.ok() && report->whole();
 }
 
@@ -135,7 +138,7 @@ bool is_whole_now(const Run& run, const StepName& step) {
 // whole ones. Returns nothing if no whole step would stay.
 Result<std::vector<StepName>> plan_with(
     const Run& run, const Keep& keep,
-    const std::function<bool(const StepName&)>& is_whole) {
+    const std::function<Result<bool>(const StepName&)>& is_whole) {
   const StepList list = HOLDFAST_TRY(run.steps());
   const std::set<StepName> pinned = HOLDFAST_TRY(pinned_steps(run));
   std::vector<KeptStep> steps;
@@ -152,7 +155,8 @@ Result<std::vector<StepName>> plan_with(
     const std::set<StepName> gone(removed.begin(), removed.end());
     bool changed = false;
     for (KeptStep& step : steps) {
-      if (!step.whole || gone.contains(step.name) || is_whole(step.name)) continue;
+      if (!step.whole || gone.contains(step.name)) continue;
+      if (HOLDFAST_TRY(is_whole(step.name))) continue;
       step.whole = false;
       changed = true;
     }
@@ -172,10 +176,10 @@ Result<std::vector<StepName>> plan_retention(const Run& run, const Keep& keep) {
                    [&](const StepName& step) { return is_whole_now(run, step); });
 }
 
-bool Retention::is_whole(const StepName& step) {
+Result<bool> Retention::is_whole(const StepName& step) {
   const auto known = whole_.find(step);
   if (known != whole_.end()) return known->second;
-  const bool whole = is_whole_now(run_, step);
+  const bool whole = HOLDFAST_TRY(is_whole_now(run_, step));
   // Remembers only steps that are whole: one that could not be read now may be readable
   // next time.
   if (whole) whole_.emplace(step, true);

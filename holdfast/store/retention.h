@@ -63,7 +63,7 @@ class Retention {
  private:
   Result<std::vector<StepName>> remove_unkept(const Keep& keep,
                                               const std::set<StepName>& busy);
-  bool is_whole(const StepName& step);
+  Result<bool> is_whole(const StepName& step);
   // Whether no pin mark stands beside the step. If that cannot be told, reports it and
   // returns false, so that the step stays.
   bool has_no_pin(const StepName& step);

@@ -214,6 +214,31 @@ TEST_F(RetentionTest, AStepThatIsPinnedAsItGoesComesBack) {
   EXPECT_TRUE(events.records().empty());
 }
 
+TEST_F(RetentionTest, AStepThatIsPinnedAsItGoesComesBackAfterAKillToo) {
+  FaultyEnv env(disk);
+  const holdfast::Run raced = holdfast::Run::open(env, kTestRun).value();
+  Retention retention(raced, owner, {.last = 3}, &events);
+  env.before(Op::kRename, 1, [&] { EXPECT_OK(pin(run, {.step = 1})); });
+  env.crash_at(Op::kRename, 2);  // the way back
+  (void)retention.run();
+  ASSERT_EQ(left(), (std::vector<int64_t>{4, 3, 2}));
+  EXPECT_EQ(run.sweep(owner, {}).value(), 0);
+  ASSERT_EQ(left(), (std::vector<int64_t>{4, 3, 2, 1}));
+  EXPECT_TRUE(check_step(disk, folder(1), Depth::kFull)->whole());
+}
+
+TEST_F(RetentionTest, AnErrorThatMayPassDoesNotCostAStepItsPlace) {
+  FaultyEnv env(disk);
+  env.fail_file(Op::kRead, folder(2) / index_name(0), ErrorCode::kUnavailable);
+  const holdfast::Run stale = holdfast::Run::open(env, kTestRun).value();
+  const Keep rule{.last = 1, .every = 2};
+  EXPECT_ERROR(Retention(stale, owner, rule).run(), ErrorCode::kUnavailable);
+  EXPECT_ERROR(plan_retention(stale, rule), ErrorCode::kUnavailable);
+  EXPECT_EQ(left(), (std::vector<int64_t>{4, 3, 2, 1}));
+  ASSERT_OK(Retention(run, owner, rule).run());
+  EXPECT_EQ(left(), (std::vector<int64_t>{4, 2}));
+}
+
 TEST_F(RetentionTest, WhatIsBusyStays) {
   ASSERT_OK(Retention(run, owner, {.last = 1}).run({{.step = 2}}));
   EXPECT_EQ(left(), (std::vector<int64_t>{4, 2}));

@@ -317,9 +317,11 @@ Result<Owner> Run::acquire(const Identity& self, OwnerOptions options) const {
   for (const Step& step : before.steps) {
     options.above = std::max(options.above, step.manifest.epoch);
   }
-  options.fence = [this]() -> Result<std::optional<Fence>> {
-    return fence_of(HOLDFAST_TRY(steps()));
-  };
+  if (options.fences) {
+    options.fence = [this]() -> Result<std::optional<Fence>> {
+      return fence_of(HOLDFAST_TRY(steps()));
+    };
+  }
   options.names = names_;
   return Owner::acquire(*env_, path_, self, options);
 }
@@ -348,6 +350,22 @@ Result<Step> Run::committed(int64_t step_number, uint64_t attempt) const {
                    hex64(attempt));
 }
 
+// A step may have been pinned while retention renamed it, by somebody who was told that
+// pinning succeeded. If retention was killed then, the step is whole, and stays.
+Result<bool> Run::bring_back(const std::string& trash, const StepName& step) const {
+  const Result<FileInfo> pin = env_->info(path_ / pin_name(step));
+  if (!pin.ok() && is_missing(pin.error())) return false;
+  if (!pin.ok()) return pin.error();
+  const Result<StepReport> report = check_step(*env_, path_ / trash, Depth::kFast);
+  if (!report.ok() && cannot_tell(report.error())) return report.error();
+  if (!report.ok() || !report->whole()) return false;
+  const Result<void> back = env_->rename_new(path_ / trash, path_ / step.text());
+  if (!back.ok() && back.error().code() == ErrorCode::kConflict) return false;
+  if (!back.ok()) return back.error();
+  HOLDFAST_TRY(names().sync());
+  return true;
+}
+
 Result<int64_t> Run::sweep(const Owner& owner,
                            const std::set<uint64_t>& in_flight) const {
   HOLDFAST_TRY(owner.check());
@@ -356,8 +374,12 @@ Result<int64_t> Run::sweep(const Owner& owner,
   for (const std::string& name : names) {
     const auto attempt = parse_attempt_name(name);
     const bool dead = attempt && !in_flight.contains(attempt->attempt);
-    if (!dead && !is_trash_name(name) && !is_leftover_file(name, owner.epoch()))
-      continue;
+    const auto trash = parse_trash_name(name);
+    if (!dead && !trash && !is_leftover_file(name, owner.epoch())) continue;
+    if (trash) {
+      const Result<bool> back = bring_back(name, *trash);
+      if (!back.ok() || *back) continue;
+    }
     removed += env_->remove_all(path_ / name).ok() ? 1 : 0;
   }
   return removed;

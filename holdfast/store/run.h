@@ -108,7 +108,7 @@ class Run {
   Result<Step> committed(int64_t step, uint64_t attempt) const;
 
   // Removes what crashes have left: attempts, steps whose removal had begun, and
-  // temporary files. Only the owner may call it, because while it owns the run all
+  // temporary files. A step that was pinned meanwhile gets its name again. Only the owner may call it, because while it owns the run all
   // attempts of others are dead. `in_flight` names the owner's own attempts, which
   // stay. Checks the ownership first. What cannot be removed is left for the next call.
   // Returns how many entries were removed.
@@ -120,6 +120,8 @@ class Run {
       std::optional<Error> damage = {});
 
   Result<StepList> list_once(bool& vanished) const;
+  // Gives a step whose removal had begun its name again if it is pinned and whole.
+  Result<bool> bring_back(const std::string& trash, const StepName& step) const;
   // Looks for the newest whole step in one listing. Returns nullopt if another process
   // removed a step meanwhile.
   Result<std::optional<NewestWhole>> walk_back(Depth depth, EventSink* events) const;

@@ -1,5 +1,6 @@
 #include "holdfast/store/run_names.h"
 
+#include "holdfast/env/file.h"
 #include "holdfast/shard/step_name.h"
 
 namespace holdfast {
@@ -23,6 +24,15 @@ Result<void> RunNames::replace(std::string_view name, ByteView bytes) {
   // If this fails too, the first failure is still the one to report.
   (void)env_.remove_file(beside);
   return replaced;
+}
+
+Result<void> RunNames::overwrite(std::string_view name, ByteView bytes) {
+  const auto file =
+      HOLDFAST_TRY(env_.open(run_ / name, OpenOptions{.mode = OpenMode::kUpdate}));
+  HOLDFAST_TRY(file->write_at(0, bytes));
+  HOLDFAST_TRY(file->truncate(std::ssize(bytes)));
+  HOLDFAST_TRY(file->sync());
+  return file->close();
 }
 
 }  // namespace holdfast

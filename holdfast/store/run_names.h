@@ -25,6 +25,9 @@ class RunNames {
   // Replaces or makes the file `name` in one step, as Env::replace_file() does, and
   // makes its name durable.
   Result<void> replace(std::string_view name, ByteView bytes);
+  // Writes the file `name`, which exists, in place: a full disk has no room for another
+  // file. A crash may leave a part of it.
+  Result<void> overwrite(std::string_view name, ByteView bytes);
 
  private:
   Env& env_;

@@ -48,8 +48,9 @@ TEST(StepNames, ReadBackAndNothingElseDoes) {
   EXPECT_EQ(parse_attempt_name(attempt.text()), attempt);
   EXPECT_EQ(parse_attempt_name("step-00000500.3f9a61.tmp"), std::nullopt);
   EXPECT_EQ(parse_attempt_name("step-00000500.g2.00000000003f9a61.tmp"), std::nullopt);
-  EXPECT_TRUE(is_trash_name(trash_name({.step = 4, .generation = 3}, 5)));
-  EXPECT_FALSE(is_trash_name("my.0000000000000001.trash"));
+  EXPECT_EQ(parse_trash_name(trash_name({.step = 4, .generation = 3}, 5)),
+            (StepName{.step = 4, .generation = 3}));
+  EXPECT_EQ(parse_trash_name("my.0000000000000001.trash"), std::nullopt);
 }
 
 TEST_F(RunTest, AnIdIsMadeOnceAndKept) {
@@ -287,6 +288,33 @@ TEST_F(RunTest, SweepingRemovesWhatCrashesLeftAndNothingElse) {
                 "notes.trash", "owner-00000001.json",
                 "owner-00000002.json.0000000000000001.tmp", "owner.json",
                 "step-00000001", "step-00000003.0000000000000002.tmp"}));
+}
+
+// A tier gets the steps of a job that goes on in its own run directory.
+TEST_F(RunTest, AnOwnerThatOnlyRemovesFencesNothingOff) {
+  const holdfast::Run same = run();
+  const Owner job = take(1);
+  ASSERT_OK(save_tiny(same, job, 1, 1));
+  const Bytes late = disk.read_file(Path(kTestRun) / "step-00000001/manifest.json").value();
+  for (const char* name : {"owner.json", "owner-00000001.json"}) {
+    ASSERT_OK(disk.remove_file(Path(kTestRun) / name));
+  }
+  for (int i = 0; i < 2; ++i) {
+    Owner gc = same.acquire(test_process(7), {.fences = false, .alive = nobody_lives()})
+                   .value();
+    ASSERT_OK(std::move(gc).release());
+  }
+  Manifest next = decode_manifest(late, "m").value();
+  next.step = 2;
+  next.sequence += 1;
+  ASSERT_OK(disk.create_folder(Path(kTestRun) / "step-00000002"));
+  for (const ManifestFile& file : next.files) {
+    ASSERT_OK(disk.link(Path(kTestRun) / "step-00000001" / file.name,
+                        Path(kTestRun) / "step-00000002" / file.name));
+  }
+  ASSERT_OK(disk.write_file(Path(kTestRun) / "step-00000002/manifest.json",
+                            encode_manifest(next)));
+  EXPECT_EQ(same.steps().value().steps.front().name.step, 2);
 }
 
 TEST_F(RunTest, OnlyTheOwnerSweeps) {

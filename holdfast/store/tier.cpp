@@ -39,6 +39,14 @@ class FileDigest {
   Bytes small_;
 };
 
+// What goes wrong where a step is written tells nothing about the step. It must not look
+// like its damage, because then an older step would be taken instead.
+template <typename T>
+Result<T> writing(Result<T> done) {
+  if (done.ok() || !is_damage(done.error())) return done;
+  return done.error().as(ErrorCode::kUnavailable);
+}
+
 Result<void> copy_file(const ManifestFile& file, const Source& from, Sink& to) {
   if (from.size() != file.bytes) {
     return corrupt("{}: {} bytes; expected {}", from.name(), from.size(), file.bytes);
@@ -48,7 +56,7 @@ Result<void> copy_file(const ManifestFile& file, const Source& from, Sink& to) {
     const Bytes block =
         HOLDFAST_TRY(from.read_bytes(at, std::min(kBlock, file.bytes - at)));
     digest.add(block);
-    HOLDFAST_TRY(to.append(block));
+    HOLDFAST_TRY(writing(to.append(block)));
   }
   if (digest.text() == file.digest) return {};
   return corrupt("{}: has {}; expected {}", from.name(), digest.text(), file.digest);
@@ -95,16 +103,17 @@ class FolderTier : public StorageTier {
   }
 
   Result<void> put(const TierStep& step, const OpenFile& open) override {
-    const Run run = HOLDFAST_TRY(Run::create_or_open(env_, path_, step.manifest.run));
+    const Run run =
+        HOLDFAST_TRY(writing(Run::create_or_open(env_, path_, step.manifest.run)));
     // A random attempt number, because other processes may be copying the same step.
     const Path attempt =
         path_ /
         AttemptName{.step = step.manifest.step, .attempt = env_.random64()}.text();
     Result<void> done = write(step, open, attempt);
-    if (done.ok()) done = rename(step, attempt);
+    if (done.ok()) done = writing(rename(step, attempt));
     if (!done.ok()) static_cast<void>(env_.remove_all(attempt));
     HOLDFAST_TRY(std::move(done));
-    return run.names().sync();
+    return writing(run.names().sync());
   }
 
   // Renames the step first, so that nobody takes a half-removed step for a checkpoint.
@@ -117,14 +126,16 @@ class FolderTier : public StorageTier {
     return env_.remove_all(trash);
   }
 
-  Result<int64_t> sweep(WallTime) override {
+  Result<int64_t> sweep(const std::string& run_id, WallTime) override {
     const Result<Run> run = Run::open(env_, path_);
     if (!run.ok() && run.error().code() == ErrorCode::kNotFound) return int64_t{0};
     if (!run.ok()) return run.error();
-    if (HOLDFAST_TRY(read_owner(env_, path_)).has_value()) return int64_t{0};
+    if (run->id() != run_id) return int64_t{0};
+    const std::optional<OwnerRecord> owner = HOLDFAST_TRY(read_owner(env_, path_));
+    if (owner && !owner->released) return int64_t{0};
     int64_t removed = 0;
     for (const std::string& name : HOLDFAST_TRY(env_.list(path_))) {
-      if (!parse_attempt_name(name) && !is_trash_name(name)) continue;
+      if (!parse_attempt_name(name) && !parse_trash_name(name)) continue;
       HOLDFAST_TRY(env_.remove_all(path_ / name));
       ++removed;
     }
@@ -169,15 +180,17 @@ class FolderTier : public StorageTier {
   }
 
   Result<void> write(const TierStep& step, const OpenFile& open, const Path& attempt) {
-    HOLDFAST_TRY(env_.create_folder(attempt));
+    HOLDFAST_TRY(writing(env_.create_folder(attempt)));
     for (const ManifestFile& file : step.manifest.files) {
       const auto source = HOLDFAST_TRY(open(file));
-      const auto sink = HOLDFAST_TRY(FileSink::create(env_, attempt / file.name));
+      const auto sink =
+          HOLDFAST_TRY(writing(FileSink::create(env_, attempt / file.name)));
       HOLDFAST_TRY(copy_file(file, *source, *sink));
-      HOLDFAST_TRY(sink->finish());
+      HOLDFAST_TRY(writing(sink->finish()));
     }
-    HOLDFAST_TRY(env_.write_file(attempt / kManifestName, step.manifest_bytes));
-    return sync_names(env_, attempt);
+    HOLDFAST_TRY(
+        writing(env_.write_file(attempt / kManifestName, step.manifest_bytes)));
+    return writing(sync_names(env_, attempt));
   }
 
   Result<void> rename(const TierStep& step, const Path& attempt) {
@@ -274,7 +287,16 @@ class ObjectStoreTier : public StorageTier {
     return objects_.remove(key_of(step.manifest));
   }
 
-  Result<int64_t> sweep(WallTime before) override { return objects_.sweep(before, {}); }
+  // Only manifests tell whose the prefix is. Without one, nothing is removed.
+  Result<int64_t> sweep(const std::string& run_id, WallTime before) override {
+    const TierSteps held = HOLDFAST_TRY(list());
+    const bool ours = !held.steps.empty() &&
+                      std::ranges::all_of(held.steps, [&](const TierStep& step) {
+                        return step.manifest.run == run_id;
+                      });
+    if (!ours) return int64_t{0};
+    return objects_.sweep(before, {});
+  }
 
  private:
   static ObjectStoreStep key_of(const Manifest& manifest) {

@@ -77,11 +77,11 @@ class StorageTier {
   // step is there already.
   virtual Result<void> put(const TierStep& step, const OpenFile& open) = 0;
   virtual Result<void> remove(const TierStep& step) = 0;
-  // Removes what killed copies and removals have left. Only for a tier that nobody but
-  // the caller writes to. Removes nothing from a run directory that has an owner, and
-  // from an object store only what is older than `before` by the server's clock.
-  // Returns how much was removed.
-  virtual Result<int64_t> sweep(WallTime before) = 0;
+  // Removes what killed copies and removals of this run have left. Only for a tier that
+  // nobody but the caller writes to. Removes nothing from a tier that holds another run,
+  // or a run directory that has an owner, and from an object store only what is older
+  // than `before` by the server's clock. Returns how much was removed.
+  virtual Result<int64_t> sweep(const std::string& run_id, WallTime before) = 0;
 };
 
 // A run directory as a tier. The first put() makes the directory, with the run id of

@@ -18,6 +18,7 @@ class TierTest : public ::testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
     holdfast::Run run = Run::create_or_open(env, kTestRun).value();
+    run_id = run.id();
     owner.emplace(run.acquire(test_process(1)).value());
     for (const int64_t step : {100, 200}) {
       ASSERT_OK(save_tiny(run, *owner, step, static_cast<uint64_t>(step)));
@@ -36,6 +37,7 @@ class TierTest : public ::testing::TestWithParam<bool> {
 
   MemoryEnv env{1};
   MemoryObjectStore store;
+  std::string run_id;
   std::optional<Owner> owner;
   std::unique_ptr<StorageTier> from = make_folder_tier(env, kTestRun);
   std::unique_ptr<StorageTier> to;
@@ -97,6 +99,23 @@ TEST_P(TierTest, DamagedStepsAreNamed) {
   EXPECT_EQ(held.unusable[0].epoch.has_value(), GetParam());
 }
 
+// Otherwise a fetch would take an older step in its place.
+TEST_P(TierTest, WhatGoesWrongWhereAStepIsCopiedToIsNoDamageOfTheStep) {
+  if (GetParam()) return;
+  const TierStep newest = from->steps().value()[0];
+  FaultyEnv faulty(env);
+  const auto swept = make_folder_tier(faulty, "/dev/shm/gpt");
+  for (const Op op : {Op::kOpen, Op::kWrite, Op::kSync, Op::kRename, Op::kCreateFolder}) {
+    const int64_t before = faulty.calls(op);
+    faulty.fail_at(op, 2, ErrorCode::kNotFound);
+    const Result<void> copied = copy_step(*from, newest, *swept);
+    if (faulty.calls(op) < before + 2) continue;  // it has only one such call
+    ASSERT_FALSE(copied.ok()) << name_of(op);
+    EXPECT_FALSE(is_damage(copied.error())) << name_of(op) << copied.error().message();
+  }
+  ASSERT_OK(copy_step(*from, newest, *to));
+}
+
 TEST_P(TierTest, AnotherRunsStepsAreRefused) {
   ASSERT_OK(copy_step(*from, from->steps().value()[0], *to));
   holdfast::Run other = Run::create_or_open(env, "/runs/other").value();
@@ -113,19 +132,20 @@ TEST_P(TierTest, AnotherRunsStepsAreRefused) {
 TEST_P(TierTest, WhatAKilledCopyLeftIsSwept) {
   ASSERT_OK(copy_step(*from, from->steps().value()[0], *to));
   const WallTime later = env.wall_now() + std::chrono::hours(1);
-  EXPECT_EQ(to->sweep(later).value(), 0);
+  EXPECT_EQ(to->sweep(run_id, later).value(), 0);
   if (GetParam()) {
     ASSERT_OK(store.put("gpt/data/00000000000000aa/rank-0000.safetensors", {}));
   } else {
     ASSERT_OK(env.create_folder("/dev/shm/gpt/step-00000300.00000000000000aa.tmp"));
   }
-  EXPECT_EQ(to->sweep(later).value(), 1);
+  EXPECT_EQ(to->sweep("another run", later).value(), 0);
+  EXPECT_EQ(to->sweep(run_id, later).value(), 1);
   EXPECT_EQ(to->steps().value().size(), 1u);
 }
 
 TEST_P(TierTest, ARunDirectoryThatSomebodyOwnsIsNotSwept) {
   ASSERT_OK(env.create_folder(Path(kTestRun) / "step-00000300.00000000000000aa.tmp"));
-  EXPECT_EQ(from->sweep(env.wall_now()).value(), 0);
+  EXPECT_EQ(from->sweep(run_id, env.wall_now()).value(), 0);
 }
 
 TEST_P(TierTest, WhatTheRulesKeepStays) {
