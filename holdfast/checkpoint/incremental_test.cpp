@@ -33,14 +33,17 @@ class Incremental : public ::testing::TestWithParam<int> {
     return made;
   }
 
-  // Saves the steps from `first` to `last`, all by the same process.
-  void save(int64_t era, int64_t first, int64_t last, const SaverOptions& how) {
+  // Saves the steps from `first` to `last`, all by the same process. Before each of
+  // them, calls `before`.
+  void save(int64_t era, int64_t first, int64_t last, const SaverOptions& how,
+            const std::function<void(int64_t step)>& before = {}) {
     run_ranks(env, ranks, [&](int rank, Transport& transport) {
       const auto saver = Saver::open(env, kRun, &transport, how);
       ASSERT_OK(saver);
       for (int64_t step = first; step <= last; ++step) {
         ASSERT_OK(transport.barrier(kNoDeadline));
         if (rank == 0) job.set(values_at(era, step));
+        if (rank == 0 && before) before(step);
         ASSERT_OK(transport.barrier(kNoDeadline));
         const LocalState state = job.state(rank);
         const Result<SaveHandle> handle =
@@ -96,14 +99,15 @@ TEST_P(Incremental, DamagedParityIsNotLinked) {
   SaverOptions how = options(1);
   how.parity = 0.05;
   how.keep = Keep{.last = 9};
-  save(1, 1, 1, how);
   const Path parity = kRun / "step-00000001" / parity_name(shard_name(0, false));
-  Bytes bytes = env.read_file(parity).value();
-  const Bytes good = bytes;
-  std::fill(bytes.begin() + 100, bytes.end(), std::byte{0});
-  ASSERT_OK(env.write_file(parity, bytes));
-  how.identity = test_options(2).identity;
-  save(1, 2, 3, how);
+  Bytes good;
+  save(1, 1, 3, how, [&](int64_t step) {
+    if (step != 2) return;
+    good = env.read_file(parity).value();
+    Bytes bytes = good;
+    std::fill(bytes.begin() + 100, bytes.end(), std::byte{0});
+    ASSERT_OK(env.write_file(parity, bytes));
+  });
   // The damage is that of the first step alone, also after it is mended.
   EXPECT_FALSE(check_step(env, kRun / "step-00000001", Depth::kFull)->whole());
   EXPECT_TRUE(check_step(env, kRun / "step-00000003", Depth::kFull)->whole());

@@ -161,11 +161,24 @@ TEST_F(StepRepairTest, OneBitOfEachChunkIsMendedByTheCrcsThatASealConfirms) {
 
 // By the manifest of another save, all that is good in this step would be damaged.
 TEST_F(StepRepairTest, TheManifestOfAnotherSaveOfTheStepIsNotTaken) {
-  save(400, 1);
+  // The objects are the same in both saves.
+  const auto save_again = [&](uint64_t values) {
+    Dice dice(values);
+    job.set(random_values(dice, net()));
+    const auto saver = Saver::open(env, kRun, nullptr, test_options());
+    const LocalState state = job.state(0);
+    return (*saver)
+        ->save({.step = 400,
+                .state = &state,
+                .objects = {.of_all = Object(Object::Value(int64_t{7})), .of_rank = {}}})
+        ->durable()
+        ->folder;
+  };
+  save_again(1);
   const auto here = make_folder_tier(env, kRun);
   const auto tier = make_folder_tier(env, "/tier");
   ASSERT_OK(copy_step(*here, here->steps().value()[0], *tier));
-  const Path again = save(400, 2);
+  const Path again = save_again(2);
   for (const int64_t at : {30, 60, 90}) flip(again / kManifestName, at);
   EXPECT_NE(expect_lost(again, only(copies_in_tier(*tier))).find("of another save"),
             std::string::npos);
