@@ -26,6 +26,7 @@ class Follower:
 
     def __init__(self, options: Options) -> None:
         self._token = token(options.at_text)
+        self._early: list[dict[str, Any]] = []  # commands that came together with the welcome
         self._connection, self._reader = self._connect(options)
         self._sender = Sender(self._connection)
         self._loop = Loop(self._on_signal)
@@ -40,6 +41,7 @@ class Follower:
     def run(self) -> int:
         """Returns the exit code of the job."""
         try:
+            self._obey(self._early)
             while self._code is None:
                 self._loop.turn()
                 self._tick()
@@ -96,6 +98,9 @@ class Follower:
         if messages is None:
             return self._on_alone("it has ended", _TO_SAVE)
         self._heard = time.monotonic()
+        self._obey(messages)
+
+    def _obey(self, messages: list[dict[str, Any]]) -> None:
         for message in messages:
             if message["do"] == "end":
                 self._code = message["code"]
@@ -128,10 +133,11 @@ class Follower:
     def _introduce(self, connection: socket.socket, reader: Reader, options: Options) -> str:
         """Returns why the other launcher does not take this one yet; "" if it does."""
         number = secrets.token_hex(16)
-        theirs = _next(reader)["number"]
+        theirs = _read(reader)[0]["number"]
         send(connection, host=options.host, ranks=options.ranks, number=number,
              proof=proof(self._token, theirs, "host"))
-        answer = _next(reader)
+        # Host 0 begins to give commands as soon as it has sent the welcome.
+        answer, *self._early = _read(reader)
         if answer["do"] == "refuse":
             if not answer["again"]:
                 raise Refused(f"--at {options.at_text}: refused: {answer['why']}")
@@ -142,9 +148,9 @@ class Follower:
         return ""
 
 
-def _next(reader: Reader) -> dict[str, Any]:
-    """The next message. OSError if none comes."""
+def _read(reader: Reader) -> list[dict[str, Any]]:
+    """The messages that come next, at least one. OSError if none comes."""
     while (messages := reader.read()) is not None:
         if messages:
-            return messages[0]
+            return messages
     raise ConnectionError("the connection ended")

@@ -2,6 +2,7 @@
 address; in the long ones each has a network namespace of its own."""
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -13,6 +14,9 @@ from pathlib import Path
 
 import pytest
 from test_launch import LONG, Launch, until
+
+from holdfast.launch.hosts import proof, token
+from holdfast.launch.messages import send
 
 NAMESPACES = pytest.mark.skipif(
     not os.environ.get("HOLDFAST_LONG") or os.getuid() != 0 or not shutil.which("ip"),
@@ -124,6 +128,22 @@ def test_a_dead_address_is_refused_in_seconds(tmp_path):
         code, said = job.end()
     assert code == 1 and "for 1 s; expected the launcher of host 0 there" in said
     assert time.monotonic() - began < 20
+
+
+def test_commands_that_come_together_with_the_welcome_are_carried_out(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        at = f"127.0.0.1:{door.getsockname()[1]}"
+        with Launch(tmp_path / "run", 1, options=["--hosts", 2, "--host", 1, "--at", at]) as job:
+            door.accept()[0].close()  # it looks whether somebody listens before it imports torch
+            guest, _ = door.accept()
+            with guest:
+                send(guest, number="0" * 32)
+                hello = json.loads(guest.makefile().readline())
+                welcome = {"do": "welcome", "proof": proof(token(at), hello["number"], "coordinator")}
+                end = {"do": "end", "code": 7}
+                guest.sendall("".join(f"{json.dumps(one)}\n" for one in (welcome, end)).encode())
+                code, said = job.end(20)
+    assert code == 7, said
 
 
 @LONG
