@@ -39,6 +39,7 @@ class Coordinator:
         self._leaving: dict[str, Any] | None = None  # all save and leave: the code, and why
         self._wait_until: float | None = None  # when the wait for another host ends
         self._stopping = False
+        self._signalled: set[Host] = set()  # hosts whose launchers have got a signal
         self._code: int | None = None
 
     def begin(self, hosts: Hosts) -> None:
@@ -57,9 +58,14 @@ class Coordinator:
         bad = [code for code in codes if code not in (0, None)]
         return 0 if not bad else STOPPED if set(bad) == {STOPPED} else bad[0]
 
-    def signal(self, number: int) -> None:
-        """Passes a signal on; workers save and stop after it. A second Ctrl-C ends them."""
-        if not self._ranks.all or (self._stopping and number == signal.SIGINT):
+    def signal(self, number: int, host: Host | None = None) -> None:
+        """Passes on a signal to the launcher of a host, by default of this one; workers save and stop
+        after it. A second Ctrl-C ends them."""
+        host = host or self._all.living[0]
+        # srun sends a Ctrl-C to all launchers at once: only that of the same host is the second one.
+        is_second = number == signal.SIGINT and host in self._signalled
+        self._signalled.add(host)
+        if not self._ranks.all or is_second:
             return self._end(STOPPED if number != signal.SIGINT else 128 + number)
         self._stopping = True
         if self._wait_until is not None:
@@ -170,7 +176,7 @@ class Coordinator:
         """Something happened on a host."""
         kind = report["say"]
         if kind == "signal":
-            self.signal(report["number"])
+            self.signal(report["number"], host)
         elif kind == "log":
             self._ranks.keep_log(host, {key: report[key] for key in ("rank", "at", "data")})
         elif kind not in ("alive", "beat") and self._ranks.all:

@@ -95,6 +95,16 @@ def test_a_rank_of_another_host_is_replaced_and_a_spare_takes_the_place_of_a_hos
         assert len(re.findall("replica, exact, 0 steps lost", said)) == 2, job.said()
 
 
+def test_a_ctrl_c_that_srun_sends_to_all_launchers_is_one_and_all_ranks_save(tmp_path):
+    with Cluster(tmp_path / "run", 1000) as job:
+        job.launchers[0].until_step(2)
+        for one in job.launchers.values():
+            one.process.send_signal(signal.SIGINT)
+        assert {one.process.wait(60) for one in job.launchers.values()} == {143}, job.said()
+        last = max(job.launchers[0].losses())
+        assert f"stopped after step {last}, which is saved" in job.said()
+
+
 @LONG
 def test_survivors_save_if_no_other_host_comes(tmp_path, whole):
     with Cluster(tmp_path / "run", 1000, pace=0.1, wait=1) as job:
