@@ -265,12 +265,21 @@ class Coordinator:
         self._code = (code if code >= 0 else 128 - code) or GAVE_UP
         self._all.do_all({"do": "close"})
 
+    def _restart_unless_vain(self, rank: Rank, why: str) -> None:
+        """Starts all ranks again although none died, unless that was done for this step before."""
+        if no_more := self._losses.why_no_more(Loss(rank.number, rank.step, -1, why), True):
+            say(f"{no_more}: the job ends")
+            return self._end(GAVE_UP)
+        self._restart(why, time.monotonic(), rank.step)
+
     def _end_hangs(self, most: float) -> None:
-        if self._recovery is not None and not self._recovery.is_filled:
-            if self._recovery.age() > most and not self._recovery.is_restart \
-                    and self._wait_until is None:
+        if self._wait_until is not None:
+            return  # the others wait for the ranks of a host that is not there
+        done = self._recovery
+        if done is not None and not done.is_filled and not done.is_restart:
+            if done.age() > most:
                 self._restart(f"generation {self._ranks.generation} was not complete after "
-                              f"{most:g} s", time.monotonic(), self._recovery.step)
+                              f"{most:g} s", time.monotonic(), done.step)
             return
         found = waiting_too_long(self._ranks.living(), most)
         if found is None:
@@ -280,9 +289,9 @@ class Coordinator:
             other.kill(f"it is not in the collective call that rank {rank.number} has waited in for "
                        f"{most:g} s")
         if not others:
-            self._restart(f"all ranks have waited in collective calls for {most:g} s; expected the "
-                          "same calls on all ranks, and a network between them", time.monotonic(),
-                          rank.step)
+            self._restart_unless_vain(
+                rank, f"all ranks have waited in collective calls for {most:g} s; expected the "
+                "same calls on all ranks, and a network between them")
 
     # What workers say
 
@@ -338,11 +347,7 @@ class Coordinator:
             self._recovery.is_filled = True
 
     def _said_restart(self, rank: Rank, message: dict[str, Any]) -> None:
-        why = f"rank {rank.number}: {message['why']}"
-        if no_more := self._losses.why_no_more(Loss(rank.number, rank.step, -1, why), True):
-            say(f"{no_more}: the job ends")
-            return self._end(GAVE_UP)
-        self._restart(why, time.monotonic(), rank.step)
+        self._restart_unless_vain(rank, f"rank {rank.number}: {message['why']}")
 
     def _said_plain(self, rank: Rank, message: dict[str, Any]) -> None:
         rank.plain, rank.is_open = message["why"], message["is_open"]

@@ -45,7 +45,8 @@ class Host:
     number: int | None  # None: a spare that has no place yet
     ranks: int
     do: Callable[[dict[str, Any]], None]
-    waits: dict[int, float | None] = field(default_factory=dict)  # in collective calls, by rank
+    # How long a rank has waited in a collective call, with the serial number of its process.
+    waits: dict[int, tuple[int, float | None]] = field(default_factory=dict)
     steps: dict[int, int] = field(default_factory=dict)  # by rank
     heard: float = 0.0  # when its launcher was last heard of
     connection: socket.socket | None = None  # None for this host
@@ -56,7 +57,7 @@ class Host:
         """Notes what every report shows."""
         self.heard = time.monotonic()
         if report["say"] == "alive":
-            self.waits = {int(rank): waits for rank, waits in report["waits"].items()}
+            self.waits = {int(rank): tuple(waits) for rank, waits in report["waits"].items()}
             self.steps |= {int(rank): step for rank, step in report["steps"].items()}
 
 

@@ -189,7 +189,9 @@ class Workers:
         for process in list(self._processes.values()):
             self._end_if_silent(process, now)
         self._report({
-            "say": "alive", "waits": {str(rank): self._wait_of(rank, now) for rank in self._processes},
+            "say": "alive",
+            "waits": {str(rank): [process.serial, self._wait_of(rank, now)]
+                      for rank, process in self._processes.items()},
             "steps": {str(rank): self._pages[rank][PAGE_STEP] for rank in self._processes}})
 
     def _end_if_silent(self, process: Process, now: float) -> None:

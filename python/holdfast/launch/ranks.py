@@ -30,7 +30,10 @@ class Rank:
 
     @property
     def waits(self) -> float | None:
-        return self.host.waits.get(self.number) if self.host else None
+        """How long it has waited in a collective call; None if it is in none."""
+        serial, waits = self.host.waits.get(self.number, (0, None)) if self.host else (0, None)
+        # The newest report of another host may be about the process that this one has replaced.
+        return waits if serial == self.serial else None
 
     def tell(self, **message: Any) -> None:
         """Sends a message to its process."""

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from recovered_jobs import begin_launch
+from recovered_jobs import begin_launch, launch
 
 from holdfast.launch.options import parse
 
@@ -185,6 +185,18 @@ def test_all_ranks_restart_if_each_waits_in_another_call(tmp_path, whole):
         (recovered,) = job.events()["recovered"]
         assert recovered["rung"] == "disk" and recovered["outcome"] == "restart"
         assert recovered["steps_lost"] == 4 and "all ranks have waited" in recovered["reason"]
+
+
+def test_ranks_that_wait_for_each_other_at_every_start_end_the_job(tmp_path):
+    script = tmp_path / "waits.py"
+    script.write_text("import torch\nimport torch.distributed as dist\n"
+                      "dist.init_process_group('gloo')\n"
+                      "dist.recv(torch.zeros(1), src=1 - dist.get_rank())\n")
+    code, said = launch(["--hang", 1, script], ranks=2, said=tmp_path / "said", timeout=30)
+    assert code == 1, said
+    assert said.count("all ranks start again from the newest checkpoint") == 1, said
+    assert ("the start was lost 2 times, the last time by all ranks have waited in collective calls for "
+            "1 s; expected the same calls on all ranks, and a network between them: the job ends") in said
 
 
 def test_a_run_in_use_is_refused_and_a_killed_launcher_leaves_a_checkpoint(tmp_path):

@@ -38,6 +38,14 @@ class Job:
         for rank in range(self.hosts.number):
             self.says(rank, "committed", generation=self.coordinator._ranks.generation)
 
+    def hangs(self, step, waits=3.0):
+        """All ranks have waited in collective calls of a step for some seconds."""
+        for rank, serial in self.started().items():
+            self.hosts.living[rank].hear({"say": "alive", "waits": {str(rank): [serial, waits]},
+                                          "steps": {str(rank): step}})
+        self.coordinator.tick()
+        self.coordinator.settle()
+
     def _report(self, rank, kind, **told):
         self.coordinator.report(self.hosts.living[rank], {
             "say": kind, "rank": rank, "serial": self.started()[rank], **told})
@@ -51,3 +59,22 @@ def test_only_a_second_ctrl_c_of_the_same_host_ends_the_job():
     assert {one["number"] for one in job.commands("signal")} == {signal.SIGTERM}
     job.coordinator.report(job.hosts.living[1], {"say": "signal", "number": signal.SIGINT})
     assert job.coordinator.outcome() == 130 and job.commands("close")
+
+
+def test_a_hang_after_a_restart_is_found_and_ends_the_job_if_the_step_hangs_each_time():
+    job = Job(hang=2.0)
+    for times in range(1, 4):
+        job.all_commit()
+        job.hangs(step=3)
+        assert job.coordinator.outcome() is None and len(job.commands("start")) == 2 + 2 * times
+    job.hangs(step=3)
+    assert job.coordinator.outcome() == 1 and len(job.commands("start")) == 8
+
+
+def test_a_wait_of_the_processes_before_a_restart_does_not_count():
+    job = Job(hang=2.0)
+    old = job.started()[1]
+    job.hangs(step=3)
+    job.hosts.living[1].hear({"say": "alive", "waits": {"1": [old, 3.0]}, "steps": {"1": 3}})
+    job.coordinator.tick()
+    assert not job.commands("kill") and len(job.commands("start")) == 4
