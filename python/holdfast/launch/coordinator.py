@@ -347,7 +347,11 @@ class Coordinator:
             self._recovery.is_filled = True
 
     def _said_restart(self, rank: Rank, message: dict[str, Any]) -> None:
-        self._restart_unless_vain(rank, f"rank {rank.number}: {message['why']}")
+        why = f"rank {rank.number}: {message['why']}"
+        is_after_death = self._recovery is not None and not self._recovery.is_restart
+        if is_after_death or self._lost:  # the death was counted, or will be
+            return self._restart(why, time.monotonic(), rank.step)
+        self._restart_unless_vain(rank, why)
 
     def _said_plain(self, rank: Rank, message: dict[str, Any]) -> None:
         rank.plain, rank.is_open = message["why"], message["is_open"]

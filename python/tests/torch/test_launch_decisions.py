@@ -78,3 +78,24 @@ def test_a_wait_of_the_processes_before_a_restart_does_not_count():
     job.hosts.living[1].hear({"say": "alive", "waits": {"1": [old, 3.0]}, "steps": {"1": 3}})
     job.coordinator.tick()
     assert not job.commands("kill") and len(job.commands("start")) == 4
+
+
+def test_a_death_that_leads_to_a_restart_counts_once():
+    job = Job()
+    for times in range(1, 4):
+        job.all_commit()
+        job.dies(1)
+        job.says(0, "restart", why="rank 1 died; it was in a validation")
+        assert job.coordinator.outcome() is None
+        assert job.started() == {0: 3 * times + 1, 1: 3 * times + 2}
+    job.all_commit()
+    job.dies(1)  # the fourth time
+    assert job.coordinator._leaving is not None
+
+
+def test_restarts_that_ranks_ask_for_without_a_death_are_counted():
+    job = Job()
+    job.says(0, "restart", why="nobody has this tensor")
+    assert job.coordinator.outcome() is None
+    job.says(0, "restart", why="nobody has this tensor")
+    assert job.coordinator.outcome() == 1  # the start was lost twice
