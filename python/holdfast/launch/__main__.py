@@ -4,6 +4,7 @@ import os
 import sys
 
 from holdfast.launch.door import Refused, open_door
+from holdfast.launch.environment import share_cores
 from holdfast.launch.options import parse
 
 REFUSED = 1
@@ -24,6 +25,7 @@ def _run() -> int:
     options = parse(sys.argv[1:])
     door = open_door(options)
     os.environ.setdefault("PYTHONUNBUFFERED", "1")
+    share_cores(options.ranks * options.hosts)
     # Imported here, once, so that no worker and no replacement has to.
     import torch  # noqa: F401
     import torch.distributed.fsdp

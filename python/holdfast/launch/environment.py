@@ -25,13 +25,18 @@ def environment(place: Place, job: dict[str, Any]) -> dict[str, str]:
         "TORCHELASTIC_RESTART_COUNT": str(place.incarnation),
         "HOLDFAST_LAUNCH_ID": job["id"], "HOLDFAST_GENERATION": str(place.generation),
     }
-    if "OMP_NUM_THREADS" not in os.environ and world != "1":
-        made["OMP_NUM_THREADS"] = "1"
     if len(set(place.hosts)) > 1 and "GLOO_SOCKET_IFNAME" not in os.environ:
         # Gloo would take the address of the host's name, which often is not that of the network.
         if name := interface_to(job["address"]):
             made["GLOO_SOCKET_IFNAME"] = name
     return made
+
+
+def share_cores(ranks: int) -> None:
+    """Has each of several ranks compute in one thread, as torchrun does, unless the user has said
+    otherwise. Called before torch is imported: its OpenMP reads the variable only once."""
+    if ranks > 1:
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def own_address_to(address: str) -> str:

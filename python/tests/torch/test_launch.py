@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from recovered_jobs import begin_launch, launch
 
+from holdfast.launch.environment import share_cores
 from holdfast.launch.options import parse
 
 SCRIPT = Path(__file__).parent / "launched.py"
@@ -197,6 +198,23 @@ def test_ranks_that_wait_for_each_other_at_every_start_end_the_job(tmp_path):
     assert said.count("all ranks start again from the newest checkpoint") == 1, said
     assert ("the start was lost 2 times, the last time by all ranks have waited in collective calls for "
             "1 s; expected the same calls on all ranks, and a network between them: the job ends") in said
+
+
+def test_each_of_several_ranks_computes_in_one_thread(tmp_path):
+    script = tmp_path / "threads.py"
+    script.write_text("import torch\nprint(torch.get_num_threads(), flush=True)\n")
+    kept = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    said = subprocess.run([sys.executable, "-m", "holdfast.launch", "-n", "2", str(script)], env=kept,
+                          check=True, timeout=60, capture_output=True, text=True)
+    assert said.stdout.splitlines() == ["1", "1"], said.stderr
+
+
+@pytest.mark.parametrize("ranks, given, made", [(1, None, None), (2, None, "1"), (2, "3", "3")])
+def test_the_number_of_threads_is_set_for_several_ranks_unless_the_user_has(ranks, given, made,
+                                                                            monkeypatch):
+    monkeypatch.setattr(os, "environ", {"OMP_NUM_THREADS": given} if given else {})
+    share_cores(ranks)
+    assert os.environ.get("OMP_NUM_THREADS") == made
 
 
 def test_a_run_in_use_is_refused_and_a_killed_launcher_leaves_a_checkpoint(tmp_path):

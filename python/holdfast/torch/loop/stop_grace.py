@@ -34,7 +34,8 @@ def with_grace(failures: Failures) -> Failures:
 
 def _limit_of_torchrun() -> float | None:
     """Seconds from a signal to the end of this process; None if torchrun did not start it."""
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
+    # `holdfast launch` sets the variables of torchrun, too, and waits for its workers without a limit.
+    if "TORCHELASTIC_RUN_ID" not in os.environ or "HOLDFAST_LAUNCH_ID" in os.environ:
         return None
     try:
         return float(os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", _TORCHRUN))
