@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.launch.door import LOOK, Refused, no_answer
 from holdfast.launch.hosts import proof, token
-from holdfast.launch.loop import Loop
+from holdfast.launch.loop import Awake, Loop
 from holdfast.launch.messages import Reader, Sender, send
 from holdfast.launch.options import Options
 from holdfast.launch.place import STOPPED
@@ -34,6 +34,7 @@ class Follower:
         self._workers.beat = self._beat
         self._sent_logs: set[tuple[int, int]] = set()  # by rank and serial number
         self._heard = time.monotonic()
+        self._awake = Awake()
         self._ends_at: float | None = None  # when the workers are ended, without their leader
         self._code: int | None = None
         self._loop.watch(self._connection, self._hear)
@@ -52,7 +53,8 @@ class Follower:
     def _tick(self) -> None:
         self._workers.tick()
         now = time.monotonic()
-        if self._ends_at is None and now - self._heard > SILENCE:
+        self._awake.tick(now)
+        if self._ends_at is None and now - max(self._heard, self._awake.since) > SILENCE:
             self._on_alone(f"no sign of life for {SILENCE:.0f} s", _TO_END)
         if self._ends_at is not None and (self._workers.is_empty or now > self._ends_at):
             self._code = STOPPED

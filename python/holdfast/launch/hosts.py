@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
-from holdfast.launch.loop import Loop
+from holdfast.launch.loop import Awake, Loop
 from holdfast.launch.messages import Reader, Sender, send
 from holdfast.launch.processes import SILENCE, Workers
 
@@ -71,6 +71,7 @@ class Hosts:
         self.spares: list[Host] = []
         self._loop, self._job = loop, job
         self._token = token(at)
+        self._awake = Awake()
         self._guests: dict[socket.socket, tuple[float, str]] = {}  # since when, and their number
         if door is not None:
             loop.watch(door, lambda: self._greet(door))
@@ -108,10 +109,12 @@ class Hosts:
         """Called often: says that this launcher lives, and finds the hosts that do not."""
         self.beat()
         now = time.monotonic()
+        self._awake.tick(now)
         for host in [*self.living.values(), *self.spares]:
             if host.is_broken:
                 self._lose(host, "its launcher has ended")
-            elif host.connection is not None and now - host.heard > SILENCE:
+            elif host.connection is not None \
+                    and now - max(host.heard, self._awake.since) > SILENCE:
                 self._lose(host, f"no sign of life for {SILENCE:.0f} s")
         for guest, (since, _) in list(self._guests.items()):
             if now - since > _GREETING:

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable
 
 TICK = 0.2  # seconds
+_LATE = 1.0  # seconds between two ticks that only a process that was stopped has
 
 Source = socket.socket | int
 
@@ -56,6 +57,21 @@ class Loop:
     def _hear_signals(self, woken: socket.socket) -> None:
         for number in woken.recv(64):
             self._on_signal(number)
+
+
+class Awake:
+    """Since when this process was not stopped itself, as a suspended job is. What was silent before
+    may have been stopped at the same time, and gets as long as ever to show that it lives."""
+
+    def __init__(self) -> None:
+        self.since = 0.0
+        self._last_tick = 0.0
+
+    def tick(self, now: float) -> None:
+        """Called often, with the time of the monotonic clock."""
+        if now - self._last_tick > _LATE:
+            self.since = now
+        self._last_tick = now
 
 
 def _number(source: Source) -> int:

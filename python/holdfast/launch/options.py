@@ -108,6 +108,7 @@ def _place(made: Options, given: argparse.Namespace, variables: Mapping[str, str
     if made.hosts == 1:
         if given.host not in (None, "0") or given.at is not None:
             raise ValueError("--host and --at; expected them together with --hosts")
+        _check_alone(nodes, given, variables)
         return
     under_slurm = nodes > 1
     if under_slurm and variables.get("SLURM_LOCALID", "0") != "0":
@@ -125,6 +126,15 @@ def _place(made: Options, given: argparse.Namespace, variables: Mapping[str, str
     if at is None:
         raise ValueError("--hosts without --at; expected the ADDRESS:PORT of host 0")
     made.at = _address(at)
+
+
+def _check_alone(nodes: int, given: argparse.Namespace, variables: Mapping[str, str]) -> None:
+    """ValueError if srun has started a job of one host several times, unless --host 0 allows it."""
+    node = variables.get("SLURM_NODEID", "0")
+    if nodes > 1 and node != "0" and given.host is None:
+        raise ValueError(f"--hosts 1, and this is node {node} of a job step of {nodes} nodes; expected "
+                         f"--hosts {nodes}, or srun --nodes=1, or --host 0 if each node trains by "
+                         "itself, in a run of its own")
 
 
 def _whole(text: str, what: str) -> int:

@@ -28,7 +28,7 @@ from typing import Any
 
 from holdfast.launch import worker
 from holdfast.launch.environment import environment
-from holdfast.launch.loop import Loop
+from holdfast.launch.loop import Awake, Loop
 from holdfast.launch.messages import Reader, send
 from holdfast.launch.place import (
     PAGE_BEAT,
@@ -74,8 +74,7 @@ class Workers:
         self._logs: dict[int, int] = {}  # start-up logs, by rank
         self._pages: dict[int, memoryview] = {}
         self.beat: Callable[[], None] = lambda: None  # called while the end of a process takes long
-        self._last_tick = 0.0
-        self._awake_since = 0.0  # this process was not stopped itself since then
+        self._awake = Awake()
 
     def do(self, command: dict[str, Any]) -> None:
         """Carries out a command."""
@@ -183,9 +182,7 @@ class Workers:
     def tick(self) -> None:
         """Called often: ends processes that show no sign of life, and reports on the others."""
         now = time.monotonic()
-        if now - self._last_tick > 1.0:  # this process was stopped, and perhaps the workers, too
-            self._awake_since = now
-        self._last_tick = now
+        self._awake.tick(now)
         for process in list(self._processes.values()):
             self._end_if_silent(process, now)
         self._report({
@@ -197,7 +194,7 @@ class Workers:
     def _end_if_silent(self, process: Process, now: float) -> None:
         beat = self._pages[process.rank][PAGE_BEAT] / 1e9
         if not beat or process.why \
-                or now - max(beat, self._awake_since, process.traced_at) <= SILENCE:
+                or now - max(beat, self._awake.since, process.traced_at) <= SILENCE:
             return
         if _is_traced(process.pid):
             process.traced_at = now
@@ -210,7 +207,7 @@ class Workers:
         page = self._pages[rank]
         since = page[PAGE_WAITS_SINCE] / 1e9
         is_stuck = now - page[PAGE_LOOKED] / 1e9 > _STUCK  # something holds Python's lock
-        return None if not since or is_stuck else now - since
+        return None if not since or is_stuck else now - max(since, self._awake.since)
 
     def _hear(self, process: Process) -> None:
         messages = process.reader.read()

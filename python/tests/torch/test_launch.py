@@ -262,6 +262,17 @@ def test_a_start_of_all_ranks_with_what_was_left_in_memory_is_told_as_such(tmp_p
     assert re.search(r"step 4 goes on after [0-9.]+ s: memory, exact, 0 steps lost", said), said
 
 
+def test_a_launcher_of_one_host_does_not_begin_the_training_again_on_another_node(capsys):
+    step = {"SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "n[1-2]"}
+    assert parse(["--hosts", "1", str(SCRIPT)], step | {"SLURM_NODEID": "0"}).host == 0
+    assert parse(["--hosts", "1", "--host", "0", str(SCRIPT)], step | {"SLURM_NODEID": "1"}).host == 0
+    with pytest.raises(SystemExit) as ended:
+        parse(["--hosts", "1", str(SCRIPT)], step | {"SLURM_NODEID": "1"})
+    assert ended.value.code == 2
+    assert ("holdfast: launch: --hosts 1, and this is node 1 of a job step of 2 nodes; expected --hosts "
+            "2, or srun --nodes=1") in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("arguments, words", [
     (["-n", "0", "train.py"], "-n 0; expected 1 or more"),
     (["missing.py"], "missing.py: no such file; expected a Python script"),

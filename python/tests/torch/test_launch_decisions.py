@@ -1,10 +1,19 @@
 """What the launcher decides: its Coordinator alone, without processes."""
 
 import signal
+import socket
+import time
+from types import SimpleNamespace
+
+import pytest
 
 from holdfast.launch.coordinator import Coordinator
 from holdfast.launch.hosts import Host, Hosts
+from holdfast.launch.loop import Awake
+from holdfast.launch.messages import Sender
 from holdfast.launch.options import Options
+from holdfast.launch.place import PAGE_LOOKED, PAGE_WAITS_SINCE
+from holdfast.launch.processes import Workers
 
 
 class Job:
@@ -99,3 +108,51 @@ def test_restarts_that_ranks_ask_for_without_a_death_are_counted():
     assert job.coordinator.outcome() is None
     job.says(0, "restart", why="nobody has this tensor")
     assert job.coordinator.outcome() == 1  # the start was lost twice
+
+
+def test_a_process_is_awake_since_its_first_tick_after_it_was_stopped():
+    awake = Awake()
+    for now, since in ((50.0, 50.0), (50.2, 50.0), (51.0, 50.0), (60.0, 60.0), (60.2, 60.0)):
+        awake.tick(now)
+        assert awake.since == since
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The monotonic clock; the test sets its seconds."""
+    made = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(time, "monotonic", lambda: made.now)
+    return made
+
+
+def test_a_host_that_was_silent_while_this_one_was_stopped_has_time_to_show_that_it_lives(clock):
+    lost = []
+    job = SimpleNamespace(host_lost=lambda host, why: lost.append(host.number))
+    hosts = Hosts(2, "", None, SimpleNamespace(close=lambda _: None), job)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        hosts.living[1] = Host(1, 1, lambda _: None, heard=100.0, connection=ours, sender=Sender(ours))
+        hosts.tick()
+        clock.now = 200.0
+        for _ in range(13):
+            hosts.tick()
+            clock.now += 0.2
+        assert not lost
+        clock.now += 0.2
+        hosts.tick()
+        assert lost == [1]
+
+
+def test_time_in_which_the_job_was_stopped_is_no_wait_in_a_collective_call(clock):
+    reports = []
+    workers = Workers(["train.py"], False, None, reports.append)
+    workers._pages[0] = [0] * 8
+    workers._processes[0] = SimpleNamespace(rank=0, serial=1)
+    workers._pages[0][PAGE_WAITS_SINCE] = workers._pages[0][PAGE_LOOKED] = 99 * 10**9
+    workers.tick()
+    clock.now = 1000.0
+    workers.tick()
+    workers._pages[0][PAGE_LOOKED] = 1000 * 10**9
+    clock.now = 1000.5
+    workers.tick()
+    assert reports[-1]["waits"] == {"0": [1, 0.5]}

@@ -105,6 +105,25 @@ def test_a_ctrl_c_that_srun_sends_to_all_launchers_is_one_and_all_ranks_save(tmp
         assert f"stopped after step {last}, which is saved" in job.said()
 
 
+def test_a_job_that_was_suspended_on_all_hosts_goes_on(tmp_path, whole):
+    with Cluster(tmp_path / "run", 16, pace=0.1) as job:
+        job.launchers[0].until_step(2)
+        first, second = (one.process for one in job.launchers.values())
+        first.send_signal(signal.SIGSTOP)
+        time.sleep(0.4)  # so that nothing of the first launcher waits to be read when the second goes on
+        second.send_signal(signal.SIGSTOP)
+        for pid in job.launchers[0].pids():
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(2.8)
+        for pid in job.launchers[0].pids():
+            os.kill(pid, signal.SIGCONT)
+        second.send_signal(signal.SIGCONT)
+        time.sleep(0.4)
+        first.send_signal(signal.SIGCONT)
+        job.end_well(whole(2), 2)
+        assert "no sign of life" not in job.said() and "died" not in job.said(), job.said()
+
+
 @LONG
 def test_survivors_save_if_no_other_host_comes(tmp_path, whole):
     with Cluster(tmp_path / "run", 1000, pace=0.1, wait=1) as job:
