@@ -71,7 +71,8 @@ class Coordinator:
         if self._wait_until is not None:
             self._wait_until = 0.0  # it must save now
         passed = signal.SIGTERM if number == signal.SIGINT else number
-        self._all.do_all({"do": "signal", "number": int(passed)})
+        self._all.do_all({"do": "signal", "number": int(passed),
+                          "serials": self._ranks.serials_to_stop()})
 
     def tick(self) -> None:
         """Called often."""
@@ -125,7 +126,7 @@ class Coordinator:
 
     def _start_missing(self) -> None:
         """Starts the ranks that have no process, if their host is there."""
-        if self._lost or self._code is not None or self._stopping:
+        if self._lost or self._code is not None or (self._stopping and not self._is_filling):
             return
         self._all.fill_places(self.ranks_of)
         for rank in self._ranks.all:
@@ -133,7 +134,9 @@ class Coordinator:
             if rank.exit_code not in (None, 0, STOPPED) and host is not None:
                 self._start(rank, host)
         waits = any(rank.exit_code is not None for rank in self._ranks.all)
-        if waits and self._wait_until is None:
+        if waits and self._stopping:
+            self._wait_until = 0.0  # the others must save now
+        elif waits and self._wait_until is None:
             say(f"waits up to {self._options.wait:g} s for another host in place of "
                 f"{', '.join(f'host {number}' for number in self._all.missing)}")
             self._wait_until = time.monotonic() + self._options.wait
@@ -149,7 +152,9 @@ class Coordinator:
     def _go_on_without_hosts(self) -> None:
         """No other host came in time."""
         names = ", ".join(f"host {number}" for number in self._all.missing)
-        late = f"{names}: not there after {self._options.wait:g} s"
+        late = f"{names}: not there"
+        if not self._stopping:  # a stop signal ends the wait at once
+            late += f" after {self._options.wait:g} s"
         if not self._ranks.all:
             say(f"{late}; expected a launcher there with --at {self._options.at_text}")
             return self._end(GAVE_UP)
@@ -205,10 +210,18 @@ class Coordinator:
         say(f"rank {rank.number} (pid {rank.pid}) died {loss.where}: {words_of(code, loss.why)}")
         self._ranks.emit("rank_lost", rank=rank.number, pid=rank.pid, step=loss.step,
                          why=words_of(code, loss.why), generation=self._ranks.generation)
-        if not self._stopping or leaving:
+        # Ranks that end one after the other after a stop signal are no reason to begin a recovery, but
+        # one that is under way needs all its ranks: without them, the others could not save.
+        if not self._stopping or leaving or self._is_filling:
             self._lost.append((loss, time.monotonic() - report["ago"]))
 
     # Deaths
+
+    @property
+    def _is_filling(self) -> bool:
+        """True while survivors wait for the replacements of lost ranks."""
+        done = self._recovery
+        return done is not None and not done.is_filled and not done.is_restart
 
     def _on_loss(self, lost: list[tuple[Loss, float]]) -> None:
         # A rank that ends with an error may have lost its connection to one that was killed.
@@ -246,6 +259,10 @@ class Coordinator:
         self._start_missing()
 
     def _restart(self, why: str, began: float, step: int) -> None:
+        if self._stopping:
+            say(f"{why}: the job ends, as it was asked to, and continues from its newest checkpoint when "
+                "it is started again")
+            return self._end(STOPPED)
         say(f"all ranks start again from the newest checkpoint: {why}")
         self._supersede()
         self._all.do_all({"do": "close"})
@@ -275,11 +292,10 @@ class Coordinator:
     def _end_hangs(self, most: float) -> None:
         if self._wait_until is not None:
             return  # the others wait for the ranks of a host that is not there
-        done = self._recovery
-        if done is not None and not done.is_filled and not done.is_restart:
-            if done.age() > most:
+        if self._recovery is not None and self._is_filling:
+            if self._recovery.age() > most:
                 self._restart(f"generation {self._ranks.generation} was not complete after "
-                              f"{most:g} s", time.monotonic(), done.step)
+                              f"{most:g} s", time.monotonic(), self._recovery.step)
             return
         found = waiting_too_long(self._ranks.living(), most)
         if found is None:

@@ -8,7 +8,7 @@ was replaced meanwhile is told from one about its successor.
     start   a process for a rank                   born     its process id
     tell    a message to a process                 message  what a process says
     kill    ends a process, and says why           ended    its exit code, and where it was
-    signal  for all processes                      alive    steps of ranks, and which wait in calls
+    signal  for all or some processes              alive    steps of ranks, and which wait in calls
     log     a part of a start-up log, for a        log      the same, from another host
             rank that ran on another host
 """
@@ -136,10 +136,11 @@ class Workers:
         if process is not None and process.serial == serial:
             self._end(process, why)
 
-    def _do_signal(self, *, number: int) -> None:
+    def _do_signal(self, *, number: int, serials: Sequence[int] | None = None) -> None:
         for process in self._processes.values():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process.pid, number)
+            if serials is None or process.serial in serials:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process.pid, number)
 
     def _do_close(self) -> None:
         self.close()

@@ -80,6 +80,15 @@ class Ranks:
     def missing(self) -> list[Rank]:
         return [rank for rank in self.all if rank.exit_code is not None]
 
+    def serials_to_stop(self) -> list[int]:
+        """The processes that a stop signal is for: those that have the state, or else all.
+
+        A replacement has no Checkpointer at first, so that the signal would end it. Ranks that have
+        the state pass the signal on as soon as it is filled.
+        """
+        living = self.living()
+        return [rank.serial for rank in living if rank.is_whole] or [rank.serial for rank in living]
+
     def why_plain(self) -> str:
         """Why a lost rank cannot be replaced, if a rank has said so."""
         return next((rank.plain for rank in self.all if rank.plain), "")

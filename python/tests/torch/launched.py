@@ -6,7 +6,8 @@ When a rank comes to a step, it does WHAT there, in the middle of the step and o
 that began the job: `stop` (SIGSTOP), `kill` (SIGKILL), `sleep` (for ever), `fail` (ValueError, every
 time), `other` (a collective call that the others do not make). RUN.pids has the process ids of all
 ranks, RUN.losses.R a line for each step of rank R, and RUN.end.R what it ends with. The environment
-variable HANDOVER names a folder in memory in which a job that stops leaves its state.
+variable HANDOVER names a folder in memory in which a job that stops leaves its state, and SLOW says how
+many seconds longer a replacement takes to start.
 """
 
 import hashlib
@@ -60,6 +61,8 @@ def train(batch):
 
 with open(f"{run}.pids", "a") as pids:
     pids.write(f"{os.getpid()}\n")
+if os.environ["HOLDFAST_GENERATION"] != "0":
+    time.sleep(float(os.environ.get("SLOW", 0)))
 dist.init_process_group("gloo")
 torch.manual_seed(0)
 model = DistributedDataParallel(nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.1), nn.Linear(8, 1)))

@@ -247,6 +247,20 @@ def test_a_step_that_fails_again_ends_the_job_and_loses_no_step(tmp_path, whole)
         assert [step for step, *_ in job.lines()] == list(range(12))
 
 
+def test_a_job_that_is_asked_to_stop_while_a_replacement_starts_saves(tmp_path):
+    with Launch(tmp_path / "run", 1000, ["1:4:kill"], options=["--hang", 10], pace=0.02,
+                variables={"SLOW": "1"}) as job:
+        until(lambda: "rank 1 starts again" in job.said(), 60, job)
+        time.sleep(0.2)
+        job.process.send_signal(signal.SIGTERM)
+        code, said = job.end(60)
+        assert code == 143, said
+        assert said.count("died") == 1 and "step 4 goes on" in said, said
+        last = max(job.losses())
+        assert f"stopped after step {last}, which is saved: signal 15" in said
+        assert (tmp_path / "run" / f"step-{last:08}").is_dir()
+
+
 def test_a_start_of_all_ranks_with_what_was_left_in_memory_is_told_as_such(tmp_path, whole):
     memory = tmp_path / "memory"
     memory.mkdir()

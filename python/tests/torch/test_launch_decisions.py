@@ -25,7 +25,7 @@ class Job:
         self.hosts = Hosts(hosts, "", None, None, self.coordinator)
         for number in range(hosts):
             self.hosts.living[number] = Host(number, 1, lambda command, on=number: self.done.append(
-                {"host": on, **command}))
+                {"host": on, **command}), heard=time.monotonic())
         self.coordinator.begin(self.hosts)
 
     def started(self):
@@ -108,6 +108,42 @@ def test_restarts_that_ranks_ask_for_without_a_death_are_counted():
     assert job.coordinator.outcome() is None
     job.says(0, "restart", why="nobody has this tensor")
     assert job.coordinator.outcome() == 1  # the start was lost twice
+
+
+@pytest.fixture
+def stopping():
+    """A job of two ranks that is asked to stop while a replacement of rank 1 starts."""
+    job = Job()
+    job.all_commit()
+    job.dies(1)
+    job.coordinator.signal(signal.SIGTERM)
+    return job
+
+
+def test_a_stop_signal_is_not_for_replacements_and_one_that_dies_is_replaced(stopping):
+    assert {tuple(one["serials"]) for one in stopping.commands("signal")} == {(1,)}
+    stopping.dies(1, code=-signal.SIGTERM)
+    assert stopping.started() == {0: 1, 1: 4}
+    for rank in range(2):
+        stopping.says(rank, "joined", generation=2)
+    for rank in range(2):
+        stopping.dies(rank, code=143)
+    assert stopping.coordinator.outcome() == 143 and len(stopping.commands("start")) == 4
+
+
+def test_a_restart_of_a_job_that_is_asked_to_stop_ends_it_instead(stopping):
+    stopping.says(0, "restart", why="nobody has this tensor")
+    assert stopping.coordinator.outcome() == 143 and len(stopping.commands("start")) == 3
+
+
+def test_a_job_that_is_asked_to_stop_does_not_wait_for_a_host_that_is_lost(stopping, capsys):
+    host = stopping.hosts.living.pop(1)
+    stopping.coordinator.host_lost(host, "its launcher has ended")
+    stopping.coordinator.settle()
+    stopping.coordinator.tick()
+    assert stopping.commands("start")[-1]["rank"] == 1 and stopping.commands("start")[-1]["host"] == 0
+    assert stopping.coordinator.outcome() is None
+    assert "host 1: not there: processes on the other hosts take the places" in capsys.readouterr().err
 
 
 def test_a_process_is_awake_since_its_first_tick_after_it_was_stopped():
