@@ -260,8 +260,8 @@ class Coordinator:
 
     def _restart(self, why: str, began: float, step: int) -> None:
         if self._stopping:
-            say(f"{why}: the job ends, as it was asked to, and continues from its newest checkpoint when "
-                "it is started again")
+            say(f"{why}: the job ends, as it was asked to, and continues from its newest checkpoint "
+                "when it is started again")
             return self._end(STOPPED)
         say(f"all ranks start again from the newest checkpoint: {why}")
         self._supersede()
