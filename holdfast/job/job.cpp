@@ -295,7 +295,7 @@ void RunJob::consult(int64_t step) {
   learn_outcome();
   // A cadence in steps is not handled here: decide() knows its steps ahead of time.
   const bool by_steps = std::holds_alternative<EverySteps>(options_.schedule.every);
-  if (scheduler_.step(step, env_.now()) && !by_steps) {
+  if (scheduler_.step(step, env_.now()) && (!by_steps || scheduler_.is_obliged())) {
     if (retries_.failing()) {
       scheduler_.dropped(step);
     } else {

@@ -274,6 +274,14 @@ TEST_F(TwoRanks, SaveEveryFewStepsAndGoOnWithAnotherNumberOfRanks) {
   EXPECT_EQ(train(2, 1, options(EverySteps{2})), 12);
 }
 
+TEST_F(TwoRanks, AStepThatHasToBeDurableIsSavedBesideACadenceInSteps) {
+  JobOptions wanted = options(EverySteps{1000});
+  wanted.schedule.durable_steps = {5};
+  EXPECT_EQ(train(2, 20, wanted), 0);
+  // Steps take no time here, so the save for it is due at once.
+  EXPECT_GT(train(2, 1, wanted), 0);
+}
+
 TEST_F(TwoRanks, ANewTrainingIsRefusedOnAllRanksIfTheRunHasSteps) {
   std::vector<std::string> told(2);
   const JobOptions never = options(Never{});

@@ -148,8 +148,8 @@ void Scheduler::tick(int64_t step, Instant now) {
 double Scheduler::since(Instant now) const { return seconds(now - started_); }
 
 bool Scheduler::due(int64_t step, Instant now) {
-  if (due_by_obligation(step, now)) return true;
-  return due_by_cadence(step, now);
+  obliged_ = due_by_obligation(step, now);
+  return obliged_ || due_by_cadence(step, now);
 }
 
 bool Scheduler::due_by_cadence(int64_t step, Instant now) {

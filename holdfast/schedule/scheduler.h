@@ -67,6 +67,9 @@ class Scheduler {
 
   // Reports that the step is done. Returns true if its state must be saved now.
   bool step(int64_t step, Instant now);
+  // Whether the last call of step() returned true for a durable step or the deadline,
+  // and not for the cadence.
+  bool is_obliged() const { return obliged_; }
   // Why the last call of step() returned true: one line for the log.
   const std::string& reason() const { return reason_; }
   // The interval, why it was chosen, and what was measured: one line.
@@ -168,6 +171,7 @@ class Scheduler {
   bool uneven_ = false;  // whether the last schedule from the curve was uneven
   bool stale_ = true;    // new facts are known: choose the interval at the next step
   std::string why_, reason_;
+  bool obliged_ = false;
 };
 
 }  // namespace holdfast

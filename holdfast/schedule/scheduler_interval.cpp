@@ -196,6 +196,10 @@ Scheduler::Choice Scheduler::choose_auto() {
   if (options_.budget && !fit_) {
     const auto left =
         static_cast<double>(std::max<int64_t>(*options_.budget - saves_, 0));
+    if (left == 0) {
+      return {std::numeric_limits<double>::infinity(),
+              fmt::format("auto: all {} saves are made", *options_.budget)};
+    }
     return {remaining_work() / (left + 1),
             fmt::format("auto: {} of {} saves left", left, *options_.budget)};
   }
