@@ -19,7 +19,7 @@ from holdfast.torch.loop.branch import Start
 from holdfast.torch.loop.closing import Closing, close_at_exit
 from holdfast.torch.loop.due_save import DueSave
 from holdfast.torch.loop.durable_steps import DurableSteps, OnDurable
-from holdfast.torch.loop.end_of_training import RANK_WAIT, is_exception_on_its_way, why_no_end
+from holdfast.torch.loop.end_of_training import agree_on_end, why_no_end
 from holdfast.torch.loop.job import open_job
 from holdfast.torch.loop.losses import Losses, wait_for_value
 from holdfast.torch.loop.messages import Messages
@@ -189,6 +189,8 @@ class Checkpointer:
         log_messages(job)
         # Ranks with several optimizers, or none, may see other boundaries than their peers.
         self._asks_all_ranks = job.any(self._boundaries.number != 1)
+        if self._recovery.is_active:
+            self._steps.agreed(self._durable.agree(job))
 
     @property
     def stall(self) -> float:
@@ -241,6 +243,7 @@ class Checkpointer:
     def _take_over(self, step: int) -> int:
         """Goes on after that step, in the place of a lost rank."""
         self._run_is_checked = True
+        self._changes.note_whole(step)
         return self._steps.take_over(step) + 1
 
     def _resume(self, step: int | None, initial: str | PathLike[str] | None) -> tuple[int, bool]:
@@ -290,7 +293,8 @@ class Checkpointer:
         block training, so the saved metric may lag the step by up to about 20 steps.
         """
         step = self._steps.check_next(step)
-        self._recovery.after_step(self._step, step, loss)
+        if not self._recovery.after_step(self._step, step, loss):
+            self._changes.note_whole(step)
         self.step_calls.run(step)
 
     def _step(self, step: int, loss: Any) -> None:
@@ -398,23 +402,16 @@ class Checkpointer:
         within 5 seconds of each other, no exception is on its way, and no write to the model was
         seen since then. Otherwise it warns. With save=False, or every="never", it saves nothing.
         """
-        close = functools.partial(self._close, timeout, save)
-        close() if is_exception_on_its_way() else self._recovery.at_end(close)
+        if self._saves.job is not None:
+            self._recovery.at_end(functools.partial(self._save_end, save), self._closing, timeout)
 
-    def _close(self, timeout: float | None, save: bool) -> None:
-        if self._saves.job is not None and self._steps.unsaved is not None:
-            self._save_end(self._steps.unsaved, save)
-        self._closing.close(timeout)
-
-    def _save_end(self, step: int, wanted: bool) -> None:
-        """Saves the last step, unless there is a reason not to, which is then told."""
+    def _save_end(self, wanted: bool) -> None:
+        """Saves the last step if no checkpoint has it, or tells the reason not to."""
+        if (step := self._steps.unsaved) is None:
+            return
         why = why_no_end(wanted, self._never_saves, self._changes.is_changed_since(step),
                          self._watch.is_damaged)
-        # A rank that an exception has led here does not ask the others: they may be anywhere.
-        if not is_exception_on_its_way() and not self._saves.live_job().all_agree(
-                why is None, RANK_WAIT):
-            self._recovery.check_not_broken()
-            why = why or "not all ranks came to close() in time, or one of them does not save it"
+        why = agree_on_end(why, self._saves.live_job(), self._recovery.check_not_broken)
         if why is None:
             self._save(step, None, "the end of the training",
                        with_gradients=self._is_mid_update())

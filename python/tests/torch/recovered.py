@@ -29,6 +29,7 @@ from torch.optim.swa_utils import AveragedModel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import holdfast
+from holdfast.torch.loop.saves import Saves
 from holdfast.torch.recover import crash_points
 from holdfast.torch.recover.step_start import StepStart
 
@@ -55,6 +56,8 @@ HOW = {
     "lbfgs": "an optimizer with a closure, which it calls once", "searches": "it calls it 3 times",
     "barrier": "a barrier behind ck.resume()",
     "table": "a large buffer that the forward pass writes to",
+    "hears late": "the last ck.step() comes so late that ranks know of a death in the last update",
+    "unsettled": "rank 1 does not settle its save of the last step, which so never becomes durable",
     "other model": "the replacement has another model",
     "restores nothing": "a control: the step is made again from where it was",
 }
@@ -325,6 +328,7 @@ def main():
             made = make_step(ck, training, batch)
             losses.write(json.dumps([step, made, batch[-1].tolist(), os.getpid()]) + "\n")
             losses.flush()
+            before_last_step()
             ck.step(step, loss=float.fromhex(made[0]))
             here("after step")
             if "validates" in how and step % 3 == 2:
@@ -335,6 +339,13 @@ def main():
     ck.close()
     Path(f"{run}.end.{rank}").write_text(training.digest())
     dist.destroy_process_group()
+
+
+def before_last_step():
+    if step == steps - 1 and "hears late" in how:
+        time.sleep(0.5)
+    if step == steps - 1 and "unsettled" in how and rank == 1:
+        Saves._settle = lambda *_: None
 
 
 def make_step(ck, training, batch):

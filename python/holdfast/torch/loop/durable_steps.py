@@ -1,6 +1,7 @@
 """Follows the saves that are under way until they are durable."""
 
 import collections
+import contextlib
 from collections.abc import Callable
 
 from holdfast import _native
@@ -27,6 +28,26 @@ class DurableSteps:
         """Notes that training goes on after that step, which is durable."""
         self.look()  # at saves of newer steps, which are no longer the newest
         self.latest = step
+
+    def agree(self, job: _native.Job) -> int | None:
+        """The newest durable step that any rank knows of, or None. All ranks call it together.
+
+        A rank whose connection was cut does not know how a save ended, and the process that
+        replaces a lost rank knows of no save at all. Calls no on_durable.
+        """
+        told = job.gather(b"" if (own := self._newest()) is None else str(own).encode())
+        newest = max((int(one) for one in told if one), default=None)
+        if not self._pending and newest is not None:
+            self.latest = newest
+        return newest
+
+    def _newest(self) -> int | None:
+        for step, handle in reversed(self._pending):
+            if handle.is_done:
+                with contextlib.suppress(Exception):
+                    handle.durable()
+                    return step
+        return self.latest
 
     def summary(self) -> str:
         """What is saved, for a message."""

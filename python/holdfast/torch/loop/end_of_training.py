@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
+from holdfast import _native
 from holdfast.torch.loop.step_numbers import DAMAGED
 from holdfast.torch.state.change_detection import TensorVersions
 
@@ -52,6 +53,16 @@ def _sample_of(tensors: Mapping[str, torch.Tensor]) -> TensorVersions:
 def is_exception_on_its_way() -> bool:
     """True in an `except` or `finally` that an exception has led to."""
     return sys.exc_info()[1] is not None
+
+
+def agree_on_end(why: str | None, job: _native.Job, check_not_broken: Callable[[], None]
+                 ) -> str | None:
+    """Why no rank saves the last step, None if all do; `why` is what this rank knows against it."""
+    # A rank that an exception has led here does not ask the others: they may be anywhere.
+    if is_exception_on_its_way() or job.all_agree(why is None, RANK_WAIT):
+        return why
+    check_not_broken()
+    return why or "not all ranks came to close() in time, or one of them does not save it"
 
 
 def why_no_end(wanted: bool, never_saves: bool, has_changed: bool, is_damaged: bool

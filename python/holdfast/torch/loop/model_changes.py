@@ -27,6 +27,11 @@ class ModelChanges:
         """Notes that the model is now what it is after that step."""
         self._last_step.note(step)
 
+    def note_whole(self, step: int) -> None:
+        """Notes the same where a lost rank has prevented the end of step(): no gradients wait."""
+        self._boundaries.note_whole_step()
+        self.note(step)
+
     def is_changed_since(self, step: int) -> bool:
         """True if the model may be another than right after that step."""
         return self.by_unknown or not self._last_step.is_unchanged(step)

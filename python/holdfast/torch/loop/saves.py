@@ -213,15 +213,17 @@ class Saves:
             return False
         return True
 
-    def wait_until_done(self) -> None:
-        """Waits for the newest save, so that a resume finds it.
+    def wait_until_done(self, timeout: float | None = None) -> None:
+        """Waits for the newest save, so that a resume finds it. TimeoutError if that takes longer.
 
         Ignores a failure of that save, which is reported elsewhere.
         """
-        self.settle()
+        self.settle(timeout)
         if self.handle is not None:
             with contextlib.suppress(Exception):
-                self.handle.durable()
+                self.handle.durable(timeout)
+            if not self.handle.is_done:
+                raise TimeoutError(f"close: a save is under way after {timeout} s; expected a longer timeout, or a call again")
 
     def _begin(self, step: int, loss: float | None, why: str, automatic: bool,
                with_gradients: bool) -> _native.SaveHandle:

@@ -40,6 +40,10 @@ class StepNumbers:
         self.saved_last = step
         self._last = step if self._last is None else max(self._last, step)
 
+    def agreed(self, step: int | None) -> None:
+        """Notes which step is the newest durable one, when all saves under way were dropped."""
+        self.saved_last = step
+
     def is_last_of_all(self, step: int) -> bool:
         """True if the total number of steps is known and this is the last one."""
         return step + 1 == self._total

@@ -73,6 +73,13 @@ class UpdateBoundaries:
         else:
             self._look_closer()
 
+    def note_whole_step(self) -> None:
+        """Notes that no gradients wait for an update, where a lost rank has prevented next_call().
+
+        ck.run() makes whole updates, and the replacement of the lost rank has seen none of them.
+        """
+        self._done, self._stepped = set(self._tracked), set()
+
     @property
     def has_stepped(self) -> bool:
         """True if an optimizer has made a step since the last call."""

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-POINTS = ("gate", "committed", "step", "dropped", "met", "rejoined", "given", "joined", "started", "filled")
+POINTS = ("gate", "committed", "step", "ending", "ended", "dropped", "met", "rejoined", "given",
+          "joined", "started", "filled")
 
 on_reach: Callable[[str], None] | None = None  # set by tests
 

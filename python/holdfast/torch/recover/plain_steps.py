@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast import _native
+from holdfast.torch.loop.closing import Closing
 from holdfast.torch.loop.transport import connect
 
 
@@ -26,11 +27,13 @@ class PlainSteps:
     def run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
-    def after_step(self, function: Callable[[int, Any], None], step: int, loss: Any) -> None:
+    def after_step(self, function: Callable[[int, Any], None], step: int, loss: Any) -> bool:
         function(step, loss)
+        return True
 
-    def at_end(self, function: Callable[[], None]) -> None:
-        function()
+    def at_end(self, save: Callable[[], None], closing: Closing, timeout: float | None) -> None:
+        save()
+        closing.close(timeout)
 
     def check_not_broken(self) -> None: ...
 

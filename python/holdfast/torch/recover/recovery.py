@@ -5,16 +5,20 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast import _native
-from holdfast.errors import Error
+from holdfast.errors import Error, UnavailableError
+from holdfast.torch.loop.closing import Closing
+from holdfast.torch.loop.end_of_training import is_exception_on_its_way
 from holdfast.torch.loop.saves import Saves
 from holdfast.torch.recover.crash_points import reach
 from holdfast.torch.recover.gated_steps import GatedSteps
 from holdfast.torch.recover.membership import Membership
 from holdfast.torch.recover.plain_steps import PlainSteps
 from holdfast.torch.recover.restarted_steps import RestartedSteps, warn
-from holdfast.torch.recover.worker_side import WorkerSide, current
+from holdfast.torch.recover.worker_side import AFTER_CLOSE, WorkerSide, current
 from holdfast.torch.state.ddp_buckets import BucketOrders
 from holdfast.torch.state.training_state import TrainingState
+
+_CLOSE_WAIT = 60.0  # seconds that a rank waits for the others to come to close()
 
 
 class Recovery:
@@ -29,6 +33,7 @@ class Recovery:
         self._steps = GatedSteps(self._membership, state, buckets, scalers)
         self._is_plain = False  # the launcher was told that a lost rank cannot be replaced
         self._job: _native.Job | None = None
+        self._saves: Saves | None = None
 
     def connect(self) -> _native.TcpTransport | None:
         """The transport of the first generation, or of the one that a replacement joins."""
@@ -42,7 +47,7 @@ class Recovery:
         """
         self._side.has_checkpointer = True
         self._membership.serve(saves, rejoin, leave)
-        self._job = saves.live_job()
+        self._job, self._saves = saves.live_job(), saves
         self._link.events.write_to(self._job)
 
     def resume(self, resume: Callable[[], tuple[int, bool]], take_over: Callable[[int], int]) -> int:
@@ -66,11 +71,14 @@ class Recovery:
         """The hook before an update. Returns other arguments for it, or None."""
         return self._steps.before_update(args, kwargs)
 
-    def after_step(self, function: Callable[[int, Any], None], step: int, loss: Any) -> None:
-        """Calls the function, unless a rank was lost: what it does needs all ranks."""
+    def after_step(self, function: Callable[[int, Any], None], step: int, loss: Any) -> bool:
+        """Calls the function, which needs all ranks. False if a rank was lost before its end.
+
+        Also False in a replacement, if the others have made this step before it was filled.
+        """
         self._groups.is_recording = False  # also if steps are not made by run()
         if not self._steps.step(step):
-            return
+            return False
         self._link.note_step(step + 1)
         if not (self._steps.has_run or self._is_plain):
             warn(self._side, "steps are not made by ck.run()",
@@ -79,25 +87,47 @@ class Recovery:
             self._link.note_commit()
         reach("step")
         if self._membership.is_broken:
-            return
+            return False
+        return self._unless_lost(lambda: self._steps.save(functools.partial(function, step, loss)))
+
+    def at_end(self, save: Callable[[], None], closing: Closing, timeout: float | None) -> None:
+        """Saves the end of the training, together with all ranks, and closes.
+
+        A rank that dies before the end is durable on all ranks is replaced, and `save` is called
+        again. A closed job cannot take a replacement in. So all ranks start again after a later
+        death; they find the end in the newest checkpoint, and have nothing to do but to close.
+        """
+        if is_exception_on_its_way():  # the other ranks may be anywhere
+            save()
+            return closing.close(timeout)
+        while not self._unless_lost(lambda: self._make_durable(save, timeout)):
+            pass
+        reach("ended")
+        self._side.is_closed = True
+        self._tell_plain("the Checkpointer was closed", is_open=False)
+        if not self._unless_lost(lambda: closing.close(timeout)) or self._membership.is_broken:
+            self._membership.ask_to_restart(UnavailableError(AFTER_CLOSE))
+
+    def _make_durable(self, save: Callable[[], None], timeout: float | None) -> None:
+        """Returns when all ranks are here, and their saves are durable or have failed."""
+        self._steps.end()
+        self._link.note_commit()  # there is no other one
+        save()
+        reach("ending")
+        assert self._saves is not None and self._job is not None
+        self._saves.wait_until_done(timeout)
+        if not self._job.all_agree(True, _CLOSE_WAIT):
+            self._membership.check_not_broken()
+
+    def _unless_lost(self, function: Callable[[], None]) -> bool:
+        """Calls the function. False if it failed because a rank was lost."""
         try:
-            self._steps.save(functools.partial(function, step, loss))
+            function()
         except (Error, TimeoutError):
             if not self._link.hears_of_loss():
                 raise
-
-    def at_end(self, function: Callable[[], None]) -> None:
-        """Calls the function, which needs all ranks, and again if a rank died meanwhile."""
-        while True:
-            self._steps.end()
-            self._link.note_commit()  # there is no other one
-            try:
-                function()
-            except (Error, TimeoutError):
-                if not self._link.hears_of_loss():
-                    raise
-            else:
-                return self._tell_plain("the Checkpointer was closed", is_open=False)
+            return False
+        return True
 
     def _tell_plain(self, why: str, *, is_open: bool) -> None:
         """From now on, all ranks start again if one dies. `is_open` if events can be written."""
@@ -108,7 +138,7 @@ class Recovery:
         """Ends recovery: a Checkpointer that this process makes later is not recovered."""
         self._steps.close()
         self._link.events.stop(self._job)
-        self._job = None
+        self._job = self._saves = None
 
     def check_not_broken(self) -> None:
         """UnavailableError if a rank was lost; also if the launcher says so in a moment."""

@@ -37,12 +37,12 @@ class RestartedSteps(PlainSteps):
         self._side.link.note_start(start, in_memory=in_memory)
         return start
 
-    def after_step(self, function: Callable[[int, Any], None], step: int, loss: Any) -> None:
+    def after_step(self, function: Callable[[int, Any], None], step: int, loss: Any) -> bool:
         self._side.groups.is_recording = False
         self._side.link.note_start(step)
         self._side.link.note_step(step + 1)
         self._side.link.note_commit()
-        function(step, loss)
+        return super().after_step(function, step, loss)
 
     def close(self) -> None:
         self._side.link.events.stop(self._job)

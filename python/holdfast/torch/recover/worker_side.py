@@ -13,6 +13,8 @@ from holdfast.torch.recover.link import Link
 from holdfast.torch.recover.startup_log import StartupLog
 
 
+AFTER_CLOSE = "a rank died when the Checkpointer was being closed, or was closed"
+
 _TICK = 1.0  # seconds
 _LONGEST = 300  # characters of a message to the launcher
 
@@ -28,6 +30,7 @@ class WorkerSide:
         if place.is_replacement:
             self.groups.mode = "replay"
         self.has_checkpointer = False  # this process has made a Checkpointer
+        self.is_closed = False  # that Checkpointer is closed, or closes
         self._listeners: weakref.WeakSet[Any] = weakref.WeakSet()
         self.groups.on_failure = self._on_failure
         self.link = Link(place, self._on_lost, self.groups.waits_since)
@@ -45,6 +48,9 @@ class WorkerSide:
     def _on_lost(self, ranks: list[int]) -> None:
         for listener in list(self._listeners):
             listener.on_lost()
+        if self.is_closed:
+            # The launcher had not heard of it, and waits for this rank to meet a replacement.
+            self.link.say("restart", why=AFTER_CLOSE)
         self.groups.break_off(RuntimeError(f"rank {', '.join(map(str, ranks))} died"))
 
     def _on_failure(self, why: Exception) -> None:
