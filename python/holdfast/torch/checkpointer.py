@@ -340,12 +340,14 @@ class Checkpointer:
         The loss is saved as the metric "loss" of that very step. If it is on a GPU, save() waits
         for it. Without a loss, a step that has just been saved is not saved again.
         """
-        number = whole_number(step)
-        if loss is None and number == self._steps.saved_last and self._is_saved(number):
-            return Save(self._saves, self._saves.newest())
-        handle = self._save(number, wait_for_value(loss), "asked for")
-        self._changes.note(number)
-        return Save(self._saves, handle)
+        self._recovery.save(functools.partial(self._save_asked, whole_number(step),
+                                              wait_for_value(loss)))
+        return Save(self._saves, self._recovery.check_no_loss)
+
+    def _save_asked(self, step: int, loss: Any) -> None:
+        if loss is not None or step != self._steps.saved_last or not self._is_saved(step):
+            self._save(step, loss, "asked for")
+            self._changes.note(step)
 
     def _is_saved(self, step: int) -> bool:
         """True if on all ranks the newest save is of that step, and the model has not changed."""

@@ -56,6 +56,8 @@ HOW = {
     "lbfgs": "an optimizer with a closure, which it calls once", "searches": "it calls it 3 times",
     "barrier": "a barrier behind ck.resume()",
     "table": "a large buffer that the forward pass writes to",
+    "saves": "ck.save() before the loop and behind ck.step()",
+    "waits for saves": "it waits until they are durable",
     "hears late": "the last ck.step() comes so late that ranks know of a death in the last update",
     "unsettled": "rank 1 does not settle its save of the last step, which so never becomes durable",
     "other model": "the replacement has another model",
@@ -319,6 +321,8 @@ def main():
     register_optimizer_step_pre_hook(lambda *_: here("in update"))
     if "barrier" in how:
         dist.barrier()
+    if "saves" in how:
+        ck.save(start)
     if "validates before" in how:
         assert ck.run(validate) == dist.get_world_size()
     global batches
@@ -331,6 +335,8 @@ def main():
             before_last_step()
             ck.step(step, loss=float.fromhex(made[0]))
             here("after step")
+            if "saves" in how and step % 3 == 2:
+                save(ck)
             if "validates" in how and step % 3 == 2:
                 validate()
             if "validates in run" in how and step % 3 == 2:
@@ -344,8 +350,17 @@ def main():
 def before_last_step():
     if step == steps - 1 and "hears late" in how:
         time.sleep(0.5)
-    if step == steps - 1 and "unsettled" in how and rank == 1:
+    if step == steps - 1 and "unsettled" in how and rank == 1 and not os.listdir(f"{run}.killed"):
         Saves._settle = lambda *_: None
+
+
+def save(ck):
+    here("before save")
+    made = ck.save(step)
+    here("after save")
+    if "waits for saves" in how:
+        made.durable()
+    here("after durable")
 
 
 def make_step(ck, training, batch):

@@ -1,9 +1,12 @@
-"""The end of a training is saved under `holdfast launch`, although a rank dies after its last update."""
+"""Under `holdfast launch`, what a program asks to save is saved although a rank dies meanwhile, and so is
+the end of a training if a rank dies after the last update."""
 
 import re
 
 import pytest
 from recovered_jobs import Ran, Whole
+
+from holdfast.launch.losses import Loss, Losses
 
 STEPS = 8  # recovered.py saves after steps 4 and 9, so that only close() saves the last one
 
@@ -52,3 +55,29 @@ def test_all_ranks_start_again_at_the_end_if_one_dies_when_all_is_durable(tmp_pa
     assert "step 8 goes on" in ran.said and "checkpoint, exact, 0 steps lost" in ran.said, ran.said
     # Before its next forward pass, DDP gives the buffers of rank 0 to the others.
     assert ran.end[0] == whole("ddp", STEPS).end[0]
+
+
+def test_a_rank_may_die_while_others_are_in_save(tmp_path, whole):
+    run, kills = tmp_path / "run", ["1:5:before save", "0:8:before save", "2:11:after durable"]
+    Ran("ddp", run, 12, kills, ["saves", "waits for saves"]).check(whole("ddp", 12))
+    assert {f"step-{step:08d}" for step in (2, 5, 8, 11)} <= {one.name for one in run.iterdir()}
+
+
+def test_all_ranks_start_again_if_one_dies_while_others_wait_for_a_save(tmp_path, whole):
+    how = ["saves", "waits for saves", "unsettled"]
+    ran = Ran("ddp", tmp_path / "run", 9, ["1:8:after save"], how)
+    assert ran.code == 0 and ran.killed, ran.said
+    assert "a rank died while Save.durable() waited for a save" in ran.said, ran.said
+    assert [one[8] for one in ran.losses] == [one[8] for one in whole("ddp", 12).losses]
+    assert newest(tmp_path / "run") == 8
+
+
+def test_an_unavailable_error_after_a_death_is_not_counted():
+    losses = Losses()
+    assert losses.why_no_more(Loss(1, 6, -9), True) is None
+    unavailable = "UnavailableError: rank 1 did not answer"
+    for rank in (0, 2, 3):
+        assert losses.why_no_more(Loss(rank, 6, 1, unavailable), True) is None
+    losses = Losses()
+    assert losses.why_no_more(Loss(0, 6, 1, unavailable), True) is None
+    assert "was lost 2 times" in losses.why_no_more(Loss(0, 6, 1, unavailable), True)

@@ -18,7 +18,7 @@ import torch
 
 from holdfast import _native
 from holdfast.checkpoint import log_messages
-from holdfast.errors import UnavailableError
+from holdfast.errors import Interrupted, UnavailableError
 from holdfast.torch.loop.cuda_stream import current_stream
 from holdfast.torch.loop.optimizer_hooks import replace_closure
 from holdfast.torch.state.capture import Captured
@@ -197,12 +197,6 @@ class Saves:
             self.settle()
             self.live_job().wait_stopped(again)
 
-    def newest(self) -> _native.SaveHandle:
-        """The newest save; ValueError if there is none."""
-        if self.handle is None:
-            raise ValueError("Checkpointer: nothing is saved; expected save() before")
-        return self.handle
-
     def is_newest_good(self) -> bool:
         """True if there is a newest save and it has not failed."""
         if self.handle is None or not self.handle.is_done:
@@ -223,7 +217,8 @@ class Saves:
             with contextlib.suppress(Exception):
                 self.handle.durable(timeout)
             if not self.handle.is_done:
-                raise TimeoutError(f"close: a save is under way after {timeout} s; expected a longer timeout, or a call again")
+                raise TimeoutError(f"a save is under way after {timeout} s; expected a longer timeout, "
+                                   "or another call")
 
     def _begin(self, step: int, loss: float | None, why: str, automatic: bool,
                with_gradients: bool) -> _native.SaveHandle:
@@ -311,21 +306,31 @@ class Saves:
 class Save:
     """A save that save() began. Only the thread that trains may wait for it."""
 
-    def __init__(self, saves: Saves, handle: _native.SaveHandle) -> None:
+    def __init__(self, saves: Saves, check_no_loss: Callable[[], None]) -> None:
+        """Stands for the newest save. `check_no_loss` raises Interrupted if a rank was lost."""
         self._saves = saves
-        self._handle = handle
+        self._handle = saves.handle  # None in the replacement of a rank that had made the save
+        self._check_no_loss = check_no_loss
 
     @property
     def is_done(self) -> bool:
         """True if the save is durable, or has failed."""
-        return self._handle.is_done
+        return self._handle is None or self._handle.is_done
 
     def captured(self, timeout: float | None = None) -> None:
         """Waits until the tensors may change again."""
         self._saves.settle(timeout)
-        self._handle.captured(timeout)
+        if self._handle is not None:
+            self._handle.captured(timeout)
 
     def durable(self, timeout: float | None = None) -> _native.Durable:
         """Waits until no crash can lose the save; raises the error that it failed with."""
-        self._saves.settle(timeout)  # a save that nobody settles is never committed
-        return self._handle.durable(timeout)
+        if self._handle is None:
+            raise Interrupted("save(): it was made by a process that died, and its replacement does "
+                              "not know how it ended")
+        try:
+            self._saves.settle(timeout)  # a save that nobody settles is never committed
+            return self._handle.durable(timeout)
+        except UnavailableError:
+            self._check_no_loss()
+            raise

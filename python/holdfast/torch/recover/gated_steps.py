@@ -22,6 +22,8 @@ from holdfast.torch.state.training_state import TrainingState
 
 _log = logging.getLogger("holdfast")
 
+_SAVE = "Checkpointer.save"  # the name of a save that the program asked for, among its runs
+
 
 class _Back(BaseException):
     """Leaves the step, which is then made again. No training catches it."""
@@ -57,15 +59,34 @@ class GatedSteps:
     def run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Makes a step, as often as it takes."""
         self.has_run = True
-        self._prepare()
         name = getattr(function, "__qualname__", type(function).__qualname__)
+        return self._run(name, function, args, kwargs)
+
+    def save_asked(self, function: Callable[[], None]) -> None:
+        """Calls the function, which saves, as if run() made it: it needs all ranks.
+
+        In a loop that does not use run() it is a plain call. A replacement of a rank that has made
+        it does not make it again, also not one from before the loop.
+        """
+        if self._phase != "between":
+            function()
+        elif self.has_run or self._skipped is not None:
+            self._run(_SAVE, function, (), {})
+        else:
+            function()
+            self._trail.function = _SAVE
+            self._trail.returned(None)
+
+    def _run(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        self._prepare()
         skipped = self._skip("run", name)
         if skipped is not None:
             return skipped.result
         self._trail.function = name
         while True:
             self.join()
-            self._membership.leave_if_told()
+            if name != _SAVE:  # behind a step: to leave here would not save it
+                self._membership.leave_if_told()
             self._start.keep(args, kwargs)
             self._phase, self._groups.may_repeat = "step", True
             try:
@@ -76,8 +97,8 @@ class GatedSteps:
                 return self._end_run(result)
             except _Back:
                 pass
-            except Exception:
-                if self._phase != "step" or not self._was_void():
+            except Exception as error:
+                if self._phase != "step" or not self._was_void(error):
                     raise
                 self._link.agree(self._status)
             finally:
@@ -196,8 +217,10 @@ class GatedSteps:
         self._phase, self._groups.may_repeat = "updated", False
         self._link.note_commit()
 
-    def _was_void(self) -> bool:
-        return self._groups.failure is not None and self._link.hears_of_loss()
+    def _was_void(self, error: Exception) -> bool:
+        """Whether a run has failed because a rank was lost: in a collective call, or in a save."""
+        may_be = self._groups.failure is not None or isinstance(error, (Error, TimeoutError))
+        return may_be and self._link.hears_of_loss()
 
     def _status(self) -> dict[str, Any]:
         gate = self._membership.gate

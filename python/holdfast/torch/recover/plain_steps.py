@@ -31,10 +31,15 @@ class PlainSteps:
         function(step, loss)
         return True
 
+    def save(self, function: Callable[[], None]) -> None:
+        function()
+
     def at_end(self, save: Callable[[], None], closing: Closing, timeout: float | None) -> None:
         save()
         closing.close(timeout)
 
     def check_not_broken(self) -> None: ...
+
+    def check_no_loss(self) -> None: ...
 
     def close(self) -> None: ...

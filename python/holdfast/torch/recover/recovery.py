@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast import _native
-from holdfast.errors import Error, UnavailableError
+from holdfast.errors import Error, Interrupted, UnavailableError
 from holdfast.torch.loop.closing import Closing
 from holdfast.torch.loop.end_of_training import is_exception_on_its_way
 from holdfast.torch.loop.saves import Saves
@@ -90,6 +90,10 @@ class Recovery:
             return False
         return self._unless_lost(lambda: self._steps.save(functools.partial(function, step, loss)))
 
+    def save(self, function: Callable[[], None]) -> None:
+        """Calls the function, which saves what the program asked for, again if a rank dies in it."""
+        self._steps.save_asked(function)
+
     def at_end(self, save: Callable[[], None], closing: Closing, timeout: float | None) -> None:
         """Saves the end of the training, together with all ranks, and closes.
 
@@ -143,6 +147,11 @@ class Recovery:
     def check_not_broken(self) -> None:
         """UnavailableError if a rank was lost; also if the launcher says so in a moment."""
         self._membership.check_not_broken()
+
+    def check_no_loss(self) -> None:
+        """Interrupted if a rank was lost: a program waits for other ranks outside of run()."""
+        if self._link.hears_of_loss():
+            raise Interrupted("a rank died while Save.durable() waited for a save")
 
 
 def recovery_for(wanted: bool | None, state: TrainingState, buckets: BucketOrders, scaler: Any,
