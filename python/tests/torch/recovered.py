@@ -8,6 +8,7 @@ any. RUN.losses.R has a line for each step of rank R, RUN.end.R digests of all t
 and RUN.killed a file for each kill. HOW are words for what the training does else (HOW below).
 """
 
+import functools
 import hashlib
 import json
 import os
@@ -55,6 +56,7 @@ HOW = {
     "views": "gradient_as_bucket_view", "static": "static_graph", "unused": "a parameter unused",
     "lbfgs": "an optimizer with a closure, which it calls once", "searches": "it calls it 3 times",
     "barrier": "a barrier behind ck.resume()",
+    "late group": "a process group that is made in the first ck.run()",
     "table": "a large buffer that the forward pass writes to",
     "saves": "ck.save() before the loop and behind ck.step()",
     "waits for saves": "it waits until they are durable",
@@ -172,6 +174,8 @@ class Training:
 
     def step(self, batch):
         here("forward")
+        if "late group" in how:
+            dist.all_reduce(torch.ones(1), group=late_group())
         if "in place" in how:
             batch.pop()
         loss = self._make_gradients(batch)
@@ -262,6 +266,11 @@ class Training:
                 "counter": vars(counter)}.items():
             made[name] = _digest(repr(value).encode())
         return json.dumps(made)
+
+
+@functools.cache
+def late_group():
+    return dist.new_group()
 
 
 def _digest(data):

@@ -103,6 +103,11 @@ def test_a_death_in_a_validation_outside_of_run_restarts_all_ranks(tmp_path, who
     ran.check_restart(whole("ddp", STEPS), "a collective call outside of Checkpointer.run()")
 
 
+def test_a_process_group_made_after_start_up_restarts_all_ranks(tmp_path, whole):
+    ran = Ran("ddp", tmp_path / "run", STEPS, ["1:8:after backward"], ["late group"], timeout=30)
+    ran.check_restart(whole("ddp", STEPS), "made after start-up")
+
+
 def test_a_run_whose_result_cannot_be_told_restarts_all_ranks(tmp_path):
     ran = Ran("ddp", tmp_path / "run", 10, ["1:8:forward"], ["critic", "returns a model"])
     assert ran.code == 0, ran.said

@@ -95,6 +95,10 @@ class Groups:
         self._groups.append(group)
         return len(self._groups) - 1
 
+    def describe(self) -> list[Any]:
+        """The groups, for missing_group()."""
+        return [group.describe() for group in self._groups]
+
     def break_off(self, why: Exception) -> None:
         """Ends all calls that wait, and makes all further ones void. Called by any thread."""
         with self._lock:
@@ -190,6 +194,7 @@ class SwapGroup(dist.ProcessGroup):
         self._groups = groups
         self._id, self._wanted = options.group_id, wanted
         self._rank, self._size = options.group_rank, options.group_size
+        self._members = list(options.global_ranks_in_group)  # none stands for all ranks
         self._timeout: timedelta = options.timeout
         self._name: str | None = None
         self._inner: dist.ProcessGroup | None = None
@@ -200,6 +205,10 @@ class SwapGroup(dist.ProcessGroup):
         self._index = groups.add(self)
         if groups.mode == "live":
             self.connect(groups.prefix)
+
+    def describe(self) -> list[Any]:
+        """Its name, and its ranks in the job, as plain values."""
+        return [str(self._id), self._members or list(range(self._size))]
 
     def connect(self, prefix: str, is_stale: Callable[[], bool] = lambda: False) -> None:
         """Makes the inner group anew."""
@@ -292,6 +301,17 @@ class SwapGroup(dist.ProcessGroup):
 
     def _set_group_name(self, name: str) -> None:
         self._name = name
+
+
+def missing_group(told: dict[int, list[Any]]) -> str:
+    """The name of a group that not all its ranks have; "" if there is none.
+
+    `told` has what Groups.describe() says on each rank. To connect such a group would never end.
+    """
+    members = {name: ranks for groups in told.values() for name, ranks in groups}
+    has = {rank: {name for name, _ in groups} for rank, groups in told.items()}
+    return next((name for name, ranks in members.items()
+                 if any(name not in has[rank] for rank in ranks if rank in has)), "")
 
 
 def _forward(name: str, has_output: bool) -> Any:

@@ -88,7 +88,8 @@ class Membership:
         arrive = _nothing
         try:
             with self.groups.silent():
-                filled = peers.receive(self._transport, self._state, self._buckets, self.link.rank)
+                filled = peers.receive(self._transport, self._state, self._buckets, self.link.rank,
+                                       self.groups.describe())
             reach("filled")
             arrive = filled.arrive
             self.trail.load(filled.trail, filled.calls)
@@ -131,7 +132,7 @@ class Membership:
         reach("rejoined")
         peers.give(self._transport, self._state, self._buckets, self._saves.objects(),
                    trail=self.trail.state(has_moved), records=self.records, peer=self.gate.peer,
-                   kept=kept, is_outside=self.is_outside)
+                   kept=kept, is_outside=self.is_outside, groups=self.groups.describe())
         reach("given")
         self._become_part(decided, "live")
 

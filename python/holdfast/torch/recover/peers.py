@@ -10,6 +10,7 @@ from typing import Any
 from holdfast import _native
 from holdfast.torch.loop.resume import missing_or_reshaped
 from holdfast.torch.recover.flat_copy import FlatCopy
+from holdfast.torch.recover.group import missing_group
 from holdfast.torch.recover.records import Records, pack_record, start_of, unpack_record
 from holdfast.torch.recover.trail import Call, unpack_calls
 from holdfast.torch.state.ddp_buckets import BucketOrders
@@ -34,15 +35,16 @@ class Filled:
 
 def give(transport: _native.TcpTransport, state: TrainingState, buckets: BucketOrders,
          objects: tuple[Any, Any], *, trail: dict[str, Any], records: Records, peer: int,
-         kept: tuple[bytes, bool] | None, is_outside: bool) -> None:
+         kept: tuple[bytes, bool] | None, is_outside: bool, groups: list[Any]) -> None:
     """Gives replacements what they need of this rank. Called by all survivors.
 
     `kept` is the record of `peer`, and whether it was made at the end of a step. `is_outside` if
-    this rank has made collective calls since its last batch and outside of ck.run().
+    this rank has made collective calls since its last batch and outside of ck.run(). `groups` are
+    the process groups of this rank.
     """
     shared = state.peers.shared_pieces()
     tell(transport, {
-        "trail": trail, "objects": _at_record(objects[0], records.values),
+        "groups": groups, "trail": trail, "objects": _at_record(objects[0], records.values),
         "rank objects": _at_record(objects[1], records.values),
         "tensors": [describe(piece, name) for piece, name in shared],
         "flags": buckets.sync_flags(), "peer": peer, "record": None if kept is None else kept[0],
@@ -54,9 +56,12 @@ def give(transport: _native.TcpTransport, state: TrainingState, buckets: BucketO
 
 
 def receive(transport: _native.TcpTransport, state: TrainingState, buckets: BucketOrders,
-            rank: int) -> Filled:
-    """Fills this replacement."""
+            rank: int, groups: list[Any]) -> Filled:
+    """Fills this replacement, which has those process groups."""
     told = {other: one for other, one in enumerate(tell(transport, {})) if one}
+    if late := missing_group({rank: groups} | {one: told[one]["groups"] for one in told}):
+        raise LookupError(f"process group {late} was made after start-up, so that a replacement does "
+                          "not have it; expected dist.new_group() before ck.resume()")
     kept = next((one for one in told.values() if one["peer"] == rank), None)
     if kept is None or kept["record"] is None:
         raise LookupError("the rank that kept its record is lost, too")
