@@ -157,7 +157,7 @@ class Checkpointer:
         self._due = DueSave()
         self.step_calls, self.pieces = StepCalls(), self._state.pieces  # for holdfast.inject
         self._steps = StepNumbers(schedule.total_steps)
-        self._run_is_checked = False  # resume() was called, or the run has no steps
+        self._run_is_checked = False  # resume() has returned, or the run has no steps
         self._is_attached = False  # all that will be saved is known to the engine
         self.report, failures = Report(), with_grace(failures)
         self._recovery = recovery_for(recover, self._state, self._buckets, scaler, layout.group)
@@ -247,7 +247,6 @@ class Checkpointer:
         return self._steps.take_over(step) + 1
 
     def _resume(self, step: int | None, initial: str | PathLike[str] | None) -> tuple[int, bool]:
-        self._run_is_checked = True
         self._watch.restart()  # tensors are written to in a way that torch does not count
         self._values.before_resume()
         self._saves.wait_until_done()
@@ -257,6 +256,7 @@ class Checkpointer:
             restored = resume.run_or_begin(self._saves, start)
         finally:
             self.report = resume.report
+        self._run_is_checked = True  # not after an error: the steps of the run stay protected
         self._messages.tell(start.sentence)
         if restored is None:
             return 0, False
@@ -377,7 +377,7 @@ class Checkpointer:
     def check_new(self, expected: str = "resume() before the first step, or another folder") -> None:
         """ValueError, on all ranks, if the run has steps; `expected` says what to do then.
 
-        The first step() and save() call it, unless resume() was called: steps of another training
+        The first step() and save() call it, unless resume() has returned: steps of another training
         would be taken for older steps of this one, and removed.
         """
         if not self._run_is_checked:

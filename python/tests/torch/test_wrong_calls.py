@@ -13,8 +13,8 @@ import holdfast
 
 
 class Loop:
-    def __init__(self, run, every="2 steps", **options):
-        self.model = nn.Linear(4, 4)
+    def __init__(self, run, every="2 steps", width=4, **options):
+        self.model = nn.Linear(4, width)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
         self.ck = holdfast.Checkpointer(run, model=self.model, optimizer=self.optimizer,
                                         every=every,
@@ -47,6 +47,21 @@ def test_a_run_that_has_steps_is_resumed_first(tmp_path, call):
         loop.run([0]) if call == "step" else loop.ck.save(0)
     loop.ck.close()
     assert saved(tmp_path / "run") == [5, 7]
+
+
+@pytest.mark.parametrize("harm", ["another model", "damage"])
+def test_a_resume_that_failed_does_not_open_the_run_to_other_steps(tmp_path, harm):
+    run = tmp_path / "run"
+    trained(run, range(8), keep=2)
+    loop = Loop(run, width=5 if harm == "another model" else 4, keep=2)
+    for shard in run.rglob("*.safetensors") if harm == "damage" else ():
+        shard.unlink()
+    with pytest.raises((ValueError, holdfast.CorruptError)):
+        loop.ck.resume()
+    with pytest.raises(ValueError, match="step-00000007 is there already"):
+        loop.run(range(6))
+    loop.ck.close()
+    assert saved(run) == [5, 7]
 
 
 def test_numbers_grow(tmp_path):
