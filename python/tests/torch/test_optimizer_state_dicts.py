@@ -8,6 +8,7 @@ from torch.optim import Optimizer
 from training import Toy, clear
 
 import holdfast
+from holdfast.torch.state import optimizer_states, stateful_objects
 
 
 class Lookahead(Optimizer):
@@ -132,3 +133,82 @@ def test_several_in_a_list_are_kept_apart(tmp_path):
                 optimizers[0].count, optimizers[1].count = 5, 7
                 checkpointer.save(0).durable()
     assert [one.count for one in optimizers] == [5, 7]
+
+
+# Optimizers around others, with a state beside that of the inner one
+
+class Ahead(Optimizer):
+    """A Lookahead that keeps its slow weights in its own state, and shares the inner's groups."""
+
+    def __init__(self, inner):
+        super().__init__(inner.param_groups, {})
+        self.optimizer, self.param_groups = inner, inner.param_groups
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        self.optimizer.step()
+        for group in self.param_groups:
+            group["count"] = group.get("count", 0) + 1
+            for p in group["params"]:
+                slow = self.state[p].setdefault("slow", p.detach().clone())
+                if group["count"] % 3 == 0:
+                    p.copy_(slow.lerp_(p, 0.5))
+
+
+class AheadWithFastState(Ahead):
+    """Its state_dict() has the inner optimizer's state as "state", as common Lookaheads have."""
+
+    def state_dict(self):
+        return {**self.optimizer.state_dict(), "slow_state": {"made": len(self.state)}}
+
+    def load_state_dict(self, state):
+        self.optimizer.load_state_dict({k: state[k] for k in ("state", "param_groups")})
+        self.param_groups = self.optimizer.param_groups
+
+
+def ahead(run, start, steps, kind=Ahead, given=lambda one: one):
+    torch.manual_seed(start)
+    model = nn.Linear(4, 2).bfloat16()
+    optimizer = kind(torch.optim.AdamW(model.parameters(), lr=0.1))
+    with holdfast.Checkpointer(run, model=model, optimizer=given(optimizer), every="1000 steps",
+                               writing=holdfast.Writing(space_reserve=0)) as checkpointer:
+        assert checkpointer.resume() == start
+        for step in range(start, steps):
+            optimizer.zero_grad()
+            model(torch.full((3, 4), step + 1.0).bfloat16()).square().sum().backward()
+            optimizer.step()
+            if step == 1:  # load_state_dict() would cast it to the dtype of its parameter
+                optimizer.optimizer.state[model.bias]["wide"] = torch.full((2,), 1 / 3)
+        checkpointer.save(steps - 1)
+    states = [optimizer.state, optimizer.optimizer.state]
+    return checkpointer.report.inexact, [
+        *(p.tolist() for p in model.parameters()), optimizer.param_groups[0]["count"],
+        *({k: v.tolist() for k, v in state[p].items()} for state in states
+          for p in model.parameters())]
+
+
+@pytest.mark.parametrize("kind", [Ahead, AheadWithFastState])
+def test_the_state_of_an_inner_optimizer_comes_back(tmp_path, kind):
+    _, started = ahead(tmp_path / "b", 0, 4, kind)
+    inexact, found = ahead(tmp_path / "b", 4, 8, kind)
+    torch.manual_seed(0)
+    assert found == ahead(tmp_path / "a", 0, 8, kind)[1] != started and not inexact
+    names = [name for name in holdfast.load(tmp_path / "b") if name.endswith("weight.exp_avg")]
+    assert names == ["optimizer.~inner.weight.exp_avg"]
+
+
+def test_an_inner_optimizer_that_is_given_by_name_is_saved_once(tmp_path):
+    ahead(tmp_path, 0, 4, given=lambda one: {"outer": one, "inner": one.optimizer})
+    names = [name for name in holdfast.load(tmp_path) if name.endswith("weight.exp_avg")]
+    assert names == ["optimizer.inner.weight.exp_avg"]
+
+
+def test_a_checkpoint_without_the_inner_state_is_resumed_and_it_is_said(tmp_path, monkeypatch):
+    with monkeypatch.context() as old:
+        for module in (optimizer_states, stateful_objects):
+            old.setattr(module, "with_own_states", list)
+        ahead(tmp_path, 0, 4)
+    inexact, _ = ahead(tmp_path, 4, 5)
+    assert inexact == ["optimizer.~inner.weight, optimizer.~inner.bias: the state of an optimizer "
+                       "inside another one, which an earlier version of Holdfast did not save, "
+                       "begins anew"]

@@ -11,18 +11,18 @@ come. If neither is seen, every call counts as the end of an update.
 """
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
 
 from holdfast.torch.state.gradients import has_unreduced_gradients
+from holdfast.torch.state.inner_optimizers import with_inner
 
 _PATIENCE = 16  # a save waits at least so many calls for the end of an update
 _SAMPLE = 8  # so many parameters of an optimizer are looked at
 _FEW = 8  # if there are more optimizers, only those that skipped a call of step() are followed
-_INNER = ("optimizer", "optim", "base_optimizer", "_optimizer")  # attributes of wrappers
 
 _Seen = tuple[Any, int] | None  # a weak reference to a gradient, and its version
 
@@ -34,7 +34,7 @@ class UpdateBoundaries:
         self._tracked = [_Tracked(one) for one in optimizers]
         self._models = models
         self._by_id = {id(inside): tracked for tracked in self._tracked
-                       for inside in _with_inner(tracked.optimizer)}
+                       for inside in with_inner(tracked.optimizer)}
         self._call = 0
         self._last_hook = 0  # the call before which a hook last reported a step
         self._all_stepped = 0  # the last call before which all optimizers stepped
@@ -142,7 +142,7 @@ class _Tracked:
     def __init__(self, optimizer: Any) -> None:
         self.optimizer = optimizer
         self.has_hooks = any(isinstance(one, torch.optim.Optimizer)
-                             for one in _with_inner(optimizer))
+                             for one in with_inner(optimizer))
         self.last = 0  # the call before which it last stepped
         self._marks: list[_Seen] | None = None
         self._pending: bool | None = None  # what look_for_writes() found; None after hooks
@@ -189,16 +189,6 @@ class _Tracked:
             chosen = every[::max(1, len(every) // _SAMPLE)][:_SAMPLE]
             self._sampled, self._marks = (sizes, chosen), None
         return self._sampled[1]
-
-
-def _with_inner(optimizer: Any) -> Iterator[Any]:
-    """The optimizer, and those that it wraps."""
-    seen: list[Any] = []
-    while hasattr(optimizer, "param_groups") and not any(optimizer is one for one in seen):
-        yield optimizer
-        seen.append(optimizer)
-        inner = (getattr(optimizer, name, None) for name in _INNER)
-        optimizer = next((one for one in inner if hasattr(one, "param_groups")), None)
 
 
 def _seen(gradient: torch.Tensor | None) -> _Seen:

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
+from holdfast.torch.state.inner_optimizers import with_own_states
 from holdfast.torch.values.dotted_names import join
 
 _WALKED = ("state", "param_groups")  # TensorState saves these
@@ -34,14 +35,16 @@ class AddedByOptimizer:
         """Has the optimizer load the added entries, after its slots are restored."""
         if not added:
             return
-        one = self._optimizer
-        state, groups = dict(one.state), [dict(group) for group in one.param_groups]
-        one.load_state_dict({**one.state_dict(), **added})
+        outer = self._optimizer
+        before = [(one, dict(one.state), [dict(group) for group in one.param_groups])
+                  for _, one in with_own_states([("", outer)])]
+        outer.load_state_dict({**outer.state_dict(), **added})
         # Loading casts the moments to the dtype of their parameters: put the restored ones back.
-        one.state.clear()
-        one.state.update(state)
-        for group, was in zip(one.param_groups, groups, strict=True):
-            group.update(was)
+        for one, state, groups in before:
+            one.state.clear()
+            one.state.update(state)
+            for group, was in zip(one.param_groups, groups, strict=True):
+                group.update(was)
 
 
 def additions_by_key(optimizers: Iterable[tuple[str, Any]]) -> dict[str, AddedByOptimizer]:

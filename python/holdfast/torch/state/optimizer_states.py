@@ -8,6 +8,7 @@ import torch
 from torch.optim import Optimizer
 
 from holdfast.torch.state.change_detection import ChangeDetector
+from holdfast.torch.state.inner_optimizers import with_own_states
 from holdfast.torch.state.module_names import Entry
 from holdfast.torch.state.param_groups import Place, has_global_state
 from holdfast.torch.values.dotted_names import join
@@ -16,14 +17,15 @@ from holdfast.torch.values.dotted_names import join
 class OptimizerStates:
     """Several optimizers by key; the key is "" if there is one, or a list of them.
 
+    Optimizers inside them that have a state of their own are walked, too (inner_optimizers.py).
     `entry_of` finds the model's entry of a parameter that an optimizer has.
     """
 
     def __init__(self, keyed: list[tuple[str, Optimizer]],
                  entry_of: Callable[[torch.Tensor], Entry | None]) -> None:
-        self.keyed = keyed
+        self.keyed = with_own_states(keyed)
         self._find = entry_of
-        self._group_names: dict[int, tuple[list[torch.Tensor], list[str]]] = {}
+        self._group_names: dict[tuple[str, int], tuple[list[torch.Tensor], list[str]]] = {}
 
     def entry_of(self, parameter: torch.Tensor) -> Entry:
         """The model's entry of the parameter; ValueError if the model does not have it."""
@@ -97,11 +99,12 @@ class OptimizerStates:
         self._group_names = {}
 
     def _prefixes_in(self, key: str, group: dict[str, Any]) -> list[str]:
-        parameters = group["params"]
-        seen, names = self._group_names.get(id(group), ([], []))
+        # A wrapper and the optimizer inside it may share their groups, so the key counts, too.
+        place, parameters = (key, id(group)), group["params"]
+        seen, names = self._group_names.get(place, ([], []))
         if len(seen) != len(parameters) or not all(map(operator.is_, seen, parameters)):
             names = [slot_prefix(key, self.entry_of(p)) for p in parameters]
-            self._group_names[id(group)] = (list(parameters), names)
+            self._group_names[place] = (list(parameters), names)
         return names
 
 

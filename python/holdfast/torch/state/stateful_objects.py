@@ -17,6 +17,7 @@ from holdfast.torch.data.foreign_loader import ForeignLoader
 from holdfast.torch.state import ddp_comm_hooks
 from holdfast.torch.state.buffer_copies import running_statistics
 from holdfast.torch.state.ddp_comm_hooks import CommHooks
+from holdfast.torch.state.inner_optimizers import with_own_states
 from holdfast.torch.state.optimizer_state_dicts import additions_by_key
 from holdfast.torch.state.rank_values import check_rules, choose_values, rules_inside
 from holdfast.torch.state.stateful import (
@@ -50,7 +51,8 @@ class StatefulObjects:
         self.notes: dict[str, str] = {}  # why a restored value may not be the right one, by key
         given = {key: as_one_stateful(key, one) for key, one in objects.items() if one is not None}
         self._kinds = {key: class_names(one) for key, one in given.items()}
-        self._optimizer_kinds = {join("optimizer", key): class_name(one) for key, one in optimizers}
+        self._optimizer_kinds = {join("optimizer", key): class_name(one)
+                                 for key, one in with_own_states(optimizers)}
         self._list = [Stateful(key, one, self._rules_of(key, one, rules))
                       for key, one in given.items()]
         self.foreign_loader: ForeignLoader | None = None

@@ -21,6 +21,7 @@ from holdfast.torch.state import ddp_comm_hooks, gradients
 from holdfast.torch.state.capture import Captured, TensorCapture
 from holdfast.torch.state.diverged_replicas import DivergedReplicas, Divergence
 from holdfast.torch.state.extra_state import ExtraState, differing_extra_states
+from holdfast.torch.state.inner_optimizers import is_inner
 from holdfast.torch.state.model_tensors import Exclude
 from holdfast.torch.state.module_names import by_key
 from holdfast.torch.state.param_groups import merge_optimizer_objects
@@ -322,7 +323,7 @@ class TrainingState:
         self._tensors.forget_gradients()
         if self.optimizers and not self._objects.other_optimizers(found):
             objects = self._optimizer_objects(found)
-            self._tensors.load_objects(objects)
+            self._note_inner(self._tensors.load_objects(objects))
             self._tensors.remove_unsaved(saved_for_rank(found, self._rank), objects)
         for one in self._objects.without_hooks:
             if self._objects.saved_tree(one, found) is not None:
@@ -331,6 +332,13 @@ class TrainingState:
         if self._extra.not_loaded:
             self._notes["extra"] = (f"{name_a_few(self._extra.not_loaded)}: from a state_dict of "
                                     "the module's own, which did not load it from the checkpoint")
+
+    def _note_inner(self, missing: list[str]) -> None:
+        """Notes that the checkpoint has nothing of an optimizer inside another one."""
+        if names := [name for name in missing if is_inner(name)]:
+            self._notes["inner"] = (f"{name_a_few(names)}: the state of an optimizer inside another "
+                                    "one, which an earlier version of Holdfast did not save, "
+                                    "begins anew")
 
     def load_again(self, found: _native.SavedStep) -> None:
         """Gives the objects again what load() gave them, all but the loader."""
