@@ -108,6 +108,23 @@ def test_a_fresh_optimizer_gets_its_state_and_goes_on_with_the_same_bits(name):
     assert kinds == [{k: type(v) for k, v in s.items()} for s in optimizer.state.values()]
 
 
+@pytest.mark.parametrize("live, saved, kept", [
+    (torch.zeros(()), torch.tensor(0.5), True), (torch.zeros(1), torch.tensor([0.5]), True),
+    (torch.zeros(3), torch.arange(3.0), True), (torch.zeros(1), torch.tensor(0.5), True),
+    (torch.zeros((), dtype=torch.float64), 0.1, True), (torch.zeros(()), None, False),
+    (torch.zeros(2), torch.arange(3.0), False), (torch.zeros(()), torch.tensor([0.5]), False),
+])
+def test_options_that_are_tensors_come_back_in_their_tensors(live, saved, kept):
+    first, second = nn.Linear(2, 2), nn.Linear(2, 2)
+    one, other = (torch.optim.SGD(m.parameters(), lr=0.1) for m in (first, second))
+    one.param_groups[0]["mask"], other.param_groups[0]["mask"] = saved, live
+    TensorState(second, other).load_objects(TensorState(first, one).objects())
+    found = other.param_groups[0]["mask"]
+    assert (found is live) == kept
+    assert found is saved if saved is None else torch.equal(
+        found.reshape(-1), torch.as_tensor(saved, dtype=found.dtype).reshape(-1))
+
+
 def test_every_tensor_is_a_piece_with_its_name_and_class():
     model = Net()
     optimizer = torch.optim.AdamW(model.parameters())

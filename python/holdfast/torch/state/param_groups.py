@@ -5,6 +5,7 @@ other ranks. Global state is what an optimizer keeps in its state by keys that a
 """
 
 from collections.abc import Mapping, Sequence
+from numbers import Number
 from typing import Any
 
 import torch
@@ -93,8 +94,17 @@ def set_options(group: dict[str, Any], names: list[str], options: Mapping[str, A
     if not names:
         return
     for key, value in unpack(options[names[0]], {}).items():
-        live = group.get(key)
-        if isinstance(live, torch.Tensor):  # a scheduler may hold the same one
-            live.fill_(value)
-        else:
-            group[key] = value
+        group[key] = _option_from(group.get(key), value)
+
+
+def _option_from(live: Any, value: Any) -> Any:
+    """The saved value of an option. A live tensor is filled: a scheduler may hold the same one."""
+    if not isinstance(live, torch.Tensor):
+        return value
+    if isinstance(value, Number):
+        live.detach().fill_(value)
+    elif isinstance(value, torch.Tensor) and value.shape in (live.shape, ()):
+        live.detach().copy_(value)
+    else:
+        return value.to(live.device) if isinstance(value, torch.Tensor) else value
+    return live
