@@ -62,6 +62,18 @@ def test_a_validation_behind_the_loop_does_not_prevent_it(tmp_path):
     assert steps_in(tmp_path / "run") == [2]
 
 
+@pytest.mark.parametrize("size", [2, 1 << 20])  # copied at once, or in the background
+def test_tensors_that_were_made_in_inference_mode_are_saved_too(tmp_path, size):
+    toy = Toy(tmp_path / "run", every="1 steps")
+    with torch.inference_mode():
+        toy.model[0].register_buffer("cache", torch.full((size,), 3.0))
+        toy.model[0].frozen = nn.Parameter(torch.full((size,), 5.0), requires_grad=False)
+    toy.train(range(3)).ck.close()
+    assert steps_in(tmp_path / "run") == [0, 1, 2]
+    saved = holdfast.load(tmp_path / "run")
+    assert saved["model.0.cache"].sum() == 3 * size and saved["model.0.frozen"].sum() == 5 * size
+
+
 @pytest.mark.parametrize("change", [
     lambda toy: toy.model.load_state_dict({k: v + 1 for k, v in toy.model.state_dict().items()}),
     lambda toy: toy.update(),

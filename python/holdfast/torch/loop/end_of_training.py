@@ -45,7 +45,8 @@ class LastStep:
 
 def _sample_of(tensors: Mapping[str, torch.Tensor]) -> TensorVersions:
     """At most _SAMPLE of the tensors, at equal distances in their order."""
-    names = list(tensors)
+    # torch does not count writes to tensors that were made in inference mode.
+    names = [name for name, tensor in tensors.items() if not tensor.is_inference()]
     distance = -(-len(names) // _SAMPLE) or 1
     return TensorVersions({name: tensors[name] for name in names[::distance]})
 

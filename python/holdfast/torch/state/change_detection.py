@@ -21,6 +21,7 @@ _local_of = operator.attrgetter("_local_tensor")
 _version_of = operator.attrgetter("_version")
 _address_of = torch.Tensor.data_ptr
 _END = object()  # stands behind all values
+_NEVER_WRITTEN = torch.empty(0)  # stands for tensors whose writes torch does not count
 
 
 class ChangeDetector:
@@ -192,12 +193,15 @@ class ChangeDetector:
 
 
 class TensorVersions:
-    """Tells which of several tensors were written to, by the versions that torch counts."""
+    """Tells which of several tensors were written to, by the versions that torch counts.
+
+    torch counts none for tensors that were made in inference mode. They count as never written to.
+    """
 
     def __init__(self, named: Mapping[str, torch.Tensor]) -> None:
         self._names = list(named)
         self._places = {name: k for k, name in enumerate(named)}
-        self._tensors = list(named.values())
+        self._tensors = list(map(_with_version, named.values()))
 
     def replaced(self, named: Mapping[str, torch.Tensor | None]) -> "TensorVersions":
         """The same tensors, with those of these names replaced; unknown names are ignored."""
@@ -206,7 +210,7 @@ class TensorVersions:
         made._tensors = list(self._tensors)
         for name, tensor in named.items():
             if name in made._places and tensor is not None:
-                made._tensors[made._places[name]] = tensor
+                made._tensors[made._places[name]] = _with_version(tensor)
         return made
 
     def now(self) -> list[int]:
@@ -230,6 +234,10 @@ def positions_where(differ: Callable[[Any, Any], Any], one: Iterable[Any],
               other: Iterable[Any]) -> list[int]:
     """The positions at which two lists differ, found without Python code for each item."""
     return list(compress(count(), map(differ, one, other)))
+
+
+def _with_version(tensor: torch.Tensor) -> torch.Tensor:
+    return _NEVER_WRITTEN if tensor.is_inference() else tensor
 
 
 def _is_simple(value: Any) -> bool:
