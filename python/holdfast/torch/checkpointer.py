@@ -233,9 +233,9 @@ class Checkpointer:
         one descends from the step or the run has begun.
 
         `report` then says what was not as expected, which newer checkpoints were damaged, and
-        from which tier the checkpoint was copied. ValueError, with that report and before
-        anything is changed, if the checkpoint is of another model and resuming is strict, or if
-        a tensor has another shape or dtype. NotFoundError if there is no checkpoint of `step`.
+        from which tier the checkpoint was copied. ValueError, with that report and before anything
+        is changed, if the checkpoint is of another model and resuming is strict, or if a tensor has
+        another shape or dtype. NotFoundError if there is none of `step`, or none after steps were made.
         """
         return self._recovery.resume(functools.partial(self._resume, step, initial),
                                      self._take_over)
@@ -251,7 +251,7 @@ class Checkpointer:
         self._values.before_resume()
         self._saves.wait_until_done()
         start = Start(self._run, self._state, step, initial, self._saves.live_job().left_objects)
-        resume = Resume(self._state, self._buckets, self._resuming)
+        resume = Resume(self._state, self._buckets, self._resuming, self._steps.last)
         try:
             restored = resume.run_or_begin(self._saves, start)
         finally:

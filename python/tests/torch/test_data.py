@@ -228,6 +228,21 @@ def test_datasets_that_read_many_at_once_are_asked_so():
     assert data.asked == Sequence(10).indices(0, 4) == batch[:, 0].tolist()
 
 
+@pytest.mark.parametrize("make", [
+    lambda: loader(list(range(10)), 2, epochs=1),
+    lambda: resumable(DataLoader(range(10), 2, shuffle=True))])
+@pytest.mark.parametrize("read", [0, 3])
+def test_an_iteration_does_not_go_on_after_the_position_was_set(make, read):
+    one = make()
+    state, old = one.state_dict(), iter(one)
+    for _ in range(read):
+        next(old)
+    one.load_state_dict(state)
+    with pytest.raises(RuntimeError, match="resume.. has moved the loader; expected a new `for`"):
+        next(old)
+    assert len(list(one)) == 5
+
+
 def test_an_older_iteration_cannot_go_on_beside_a_newer():
     one = loader(list(range(10)), 2)
     old, new = iter(one), iter(one)

@@ -10,6 +10,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
 from training import Toy
 
 import holdfast
@@ -126,6 +127,43 @@ def test_a_new_process_goes_on_with_the_same_bits(tmp_path, kind):
             train(model, optimizer, steps)
             ck.save(steps.stop - 1)
     assert contents(model, optimizer) == wanted
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_steps_are_made_again_with_the_batches_that_they_had(tmp_path, plain):
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    data = torch.arange(40.0).view(20, 2, 1)
+    data = (DataLoader(data, None, shuffle=True) if plain else
+            holdfast.data.loader(data, 1, epochs="each"))
+    read, goes_back = {}, True
+    with holdfast.Checkpointer(tmp_path, model=model, optimizer=optimizer, data=data,
+                               every="3 steps", writing=holdfast.Writing(space_reserve=0)) as ck:
+        step = ck.resume()
+        while data.epoch < 2:
+            for batch in data:
+                if step == 8 and goes_back:
+                    step, goes_back = ck.resume(), False
+                    break
+                assert read.setdefault(step, batch.sum()) == batch.sum()
+                model(batch).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                ck.step(step)
+                step += 1
+    assert sorted(read) == list(range(40))
+
+
+def test_without_a_checkpoint_steps_cannot_be_undone(tmp_path):
+    model, optimizer = made("adamw")
+    with checkpoints(tmp_path, model, optimizer) as ck:
+        assert ck.resume() == ck.resume() == 0
+        train(model, optimizer, range(3), ck)
+        with pytest.raises(holdfast.NotFoundError, match="resume: there is no checkpoint, and "
+                                                         "step 2 is made; expected"):
+            ck.resume()
+        ck.save(2)
+        assert ck.resume() == 3
 
 
 def test_gradients_of_steps_that_are_undone_are_gone(tmp_path):

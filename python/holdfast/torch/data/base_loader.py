@@ -16,6 +16,8 @@ from torch.utils.data import DataLoader, Sampler
 from holdfast.torch.data.read_batch import BatchReader, InitWorker, ReadTask, keep_batch
 from holdfast.torch.values import generators
 
+_MOVED = object()  # in the place of an iteration: load_state_dict() has set another position
+
 Epochs = int | None | Literal["each"]
 
 
@@ -48,8 +50,8 @@ class Loader(abc.ABC):
     `for` begins with the batch that would have followed. With `"each"`, an epoch ends when its
     `for` ends. So if the current batch was the last one, the next `for` after `load_state_dict()`
     has no batches, and the training does what stands behind its loop (a scheduler's step, a
-    validation) for that epoch. There is one iteration at a time: a newer one ends the older. Not
-    thread safe.
+    validation) for that epoch. There is one iteration at a time: a newer one ends the older, and
+    so does `load_state_dict()`, as it does not move an iteration that has begun. Not thread safe.
 
     `after_iter`, if set, is called once by the next iteration, after all that its beginning draws
     from torch's generators is drawn, and before the first batch is read. A checkpoint restores
@@ -95,6 +97,9 @@ class Loader(abc.ABC):
         again: collections.deque[tuple[Any, Any]] = collections.deque()
         self._again = again
         while True:
+            if self._newest is _MOVED:
+                raise RuntimeError("data: resume() has moved the loader; expected a new `for` over "
+                                   "it")
             if again:
                 batch, state = again.popleft()
                 generators.restore(state)  # as if the batch had been read again
@@ -106,9 +111,13 @@ class Loader(abc.ABC):
                     return
             self._note(batch)
             yield batch
-            if token is not self._newest:
+            if self._newest not in (token, _MOVED):
                 raise RuntimeError("data: the loader is iterated by a newer loop; expected one "
                                    "loop at a time")
+
+    def _end_iteration(self) -> None:
+        """Ends the iteration that runs: the position is another one now."""
+        self._newest = _MOVED
 
     # For steps that may have to be made again
 

@@ -167,6 +167,7 @@ class _Resumable(Loader):
         if self._waiting:  # so that a set_epoch() for another epoch is noticed
             _set_epochs(self._samplers, self._start["epochs"])
         self._told = None
+        self._end_iteration()
 
     @property
     def sampler(self) -> Any:

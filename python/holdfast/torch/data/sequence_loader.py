@@ -173,6 +173,7 @@ class _SequenceLoader(Loader):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.sampler.load_state_dict(state)
+        self._end_iteration()
         self._open = state.get("open") if self.sampler.epochs == "each" else None
         self._loaded = True
 

@@ -26,8 +26,11 @@ _log = logging.getLogger("holdfast")
 class Resume:
     """One resume. `report` says how the checkpoint fits, also after an error."""
 
-    def __init__(self, state: TrainingState, buckets: BucketOrders, options: Resuming) -> None:
+    def __init__(self, state: TrainingState, buckets: BucketOrders, options: Resuming,
+                 last: int | None = None) -> None:
+        """`last` is the newest step that this process has made; None if it has made none."""
         self.report = Report()
+        self._last = last
         self._state = state
         self._buckets = buckets
         self._strict = options.strict
@@ -43,12 +46,20 @@ class Resume:
         except NotFoundError:
             if not start.may_begin:
                 raise
+            self._check_fresh()
             start.begin(strict=self._strict)
             saves.attach()
             return None
         saves.resumed()
         start.resumed(restored.step, restored.objects)
         return restored
+
+    def _check_fresh(self) -> None:
+        """NotFoundError if steps were made: the run cannot begin anew with what they changed."""
+        if self._last is not None:
+            raise NotFoundError(f"resume: there is no checkpoint, and step {self._last} is made; "
+                                "expected a save before resume() goes back, or a new process to "
+                                "begin anew") from None
 
     def run(self, job: _native.Job, step: int | None) -> _native.Restored:
         """Restores the newest whole checkpoint, or that of `step`.

@@ -35,6 +35,11 @@ class StepNumbers:
         self._last = step
         return step
 
+    @property
+    def last(self) -> int | None:
+        """The step that was made or restored last; None if there is none."""
+        return self._last
+
     def saved(self, step: int) -> None:
         """Notes that a save of that step has begun."""
         self.saved_last = step
