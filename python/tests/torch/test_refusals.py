@@ -67,6 +67,40 @@ def test_so_is_one_of_another_kind_of_optimizer(tmp_path):
         toy.train(checkpointer, [2])  # the optimizer gets moments
 
 
+def sgd(parameters, lr=0.1):
+    return torch.optim.SGD(parameters, lr=lr)
+
+
+@pytest.mark.parametrize("before, now, words", [
+    (None, lambda o: o, ["not in it: optimizer.0.weight"]),
+    (lambda o: {"a": o}, lambda o: {"b": o}, ["not in it: optimizer.b.0", "not expected: optimizer.a.0"]),
+    (lambda o: {"a": o}, lambda o: o, ["not in it: optimizer.0.weight", "not expected: optimizer.a.0"]),
+    (lambda o: o, None, ["not expected: optimizer.0.weight"]),
+])
+def test_so_are_optimizers_by_other_names_or_none(tmp_path, before, now, words):
+    first, toy = Toy(kind=sgd), Toy(kind=sgd)
+    with first.checkpointer(tmp_path, optimizer=before and before(first.optimizer)) as checkpointer:
+        checkpointer.save(1)
+    refuse(tmp_path, toy, *words, optimizer=now and now(toy.optimizer))
+    with toy.checkpointer(tmp_path, strict=False,
+                          optimizer=now and now(toy.optimizer)) as checkpointer:
+        assert checkpointer.resume() == 2
+
+
+@pytest.mark.parametrize("kind", [sgd, torch.optim.Adam])
+@pytest.mark.parametrize("before, now, words", [
+    (2, 4, ["not in it: optimizer.1.weight, optimizer.1.bias;"]),
+    (4, 2, ["not expected: optimizer.1.weight"]),
+])
+def test_so_are_optimizers_of_other_parameters(tmp_path, kind, before, now, words):
+    def some(count):
+        return lambda parameters, lr: kind(list(parameters)[:count], lr=lr)
+
+    save(tmp_path, toy=Toy(kind=some(before)))
+    refuse(tmp_path, Toy(kind=some(now)), *words)
+    assert save(tmp_path, 3, Toy(kind=some(before)))
+
+
 def stepping(toy):
     return torch.optim.lr_scheduler.StepLR(toy.optimizer, 1)
 

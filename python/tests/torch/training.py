@@ -276,9 +276,9 @@ class Toy:
         self.optimizer.step()
 
     def checkpointer(self, run, **options):
-        return holdfast.Checkpointer(run, model=self.model, optimizer=self.optimizer,
-                                     **grouped(**({"every": "1 steps", "space_reserve": 0}
-                                                  | options)))
+        return holdfast.Checkpointer(run, model=self.model,
+                                     **grouped(**({"every": "1 steps", "space_reserve": 0,
+                                                   "optimizer": self.optimizer} | options)))
 
     def train(self, checkpointer, steps):
         for step in steps:

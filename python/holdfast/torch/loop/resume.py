@@ -13,8 +13,9 @@ from holdfast.torch.loop.cuda_stream import current_stream
 from holdfast.torch.loop.saves import Saves
 from holdfast.torch.state import plain_values
 from holdfast.torch.state.ddp_buckets import BucketOrders
+from holdfast.torch.state.inner_optimizers import is_inner
 from holdfast.torch.state.report import Report
-from holdfast.torch.state.saved_names import saved_extra_names
+from holdfast.torch.state.saved_names import saved_extra_names, saved_optimized
 from holdfast.torch.state.stateful_objects import is_internal
 from holdfast.torch.state.training_state import TrainingState
 from holdfast.torch.values.dotted_names import plain_name
@@ -121,22 +122,41 @@ def compare_with_checkpoint(state: TrainingState, found: _native.SavedStep) -> R
     missing, reshaped = _differences(state.expected(found), saved)
     missing += state.missing_extra(found)
     others = state.other_kinds(found)
-    ranks = state.all_ranks(((missing, reshaped, others), state.known_names(), state.object_keys))
+    ranks = state.all_ranks(((missing, reshaped, others), state.known_names(), state.object_keys,
+                             state.optimized()))
     report = Report()
     known: set[str] = set()
     kinds: list[str] = []
-    for (missing, reshaped, others), names, _ in ranks:
+    for (missing, reshaped, others), names, *_ in ranks:
         report.missing += [name for name in missing if name not in report.missing]
         report.reshaped += [line for line in reshaped if line not in report.reshaped]
         kinds += [line for line in others if line not in kinds]
         known |= names
     report.unexpected = [info.name for info in found.tensors if not _belongs(info.name, known)]
     report.unexpected += [name for name in saved_extra_names(found) if name not in known]
+    _compare_optimized([names for rank in ranks for names in rank[3]], found, report)
     saved_objects = _object_keys(found)
     report.missing += sorted(ranks[0][2] - saved_objects - {plain_values.KEY})
     report.unexpected += sorted(saved_objects - ranks[0][2])
     report.unexpected += kinds
     return report
+
+
+def _compare_optimized(live: list[list[str]], found: _native.SavedStep, report: Report) -> None:
+    """Adds parameters that only the live optimizers have, or only those of the checkpoint.
+
+    Slots do not tell: an optimizer may have none yet, or never. An optimizer inside another one is
+    left out, because earlier versions did not save it (TrainingState.load() notes that).
+    """
+    saved = saved_optimized(found)
+    if saved is None:
+        return
+    missing = [names[0] for names in live if not is_inner(names[0]) and
+               set(names).isdisjoint(saved)]
+    report.missing += [name for name in dict.fromkeys(missing) if name not in report.missing]
+    known = {name for names in live for name in names}
+    slots = {name.rpartition(".")[0] for name in report.unexpected}
+    report.unexpected += [name for name in saved if name not in known and name not in slots]
 
 
 def missing_or_reshaped(expected: Mapping[str, SavedTensor], tensors: Iterable[Any]) -> list[str]:

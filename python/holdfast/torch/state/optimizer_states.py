@@ -62,6 +62,11 @@ class OptimizerStates:
                         places[prefix] = (entry, optimizer, group)
         return places
 
+    def parameters(self) -> list[list[str]]:
+        """The slot prefixes of each parameter, one for each name that the parameter has."""
+        return [slot_prefixes(key, self.entry_of(parameter)) for key, optimizer in self.keyed
+                for group in optimizer.param_groups for parameter in group["params"]]
+
     def slot_aliases(self, name: str, entry: Entry) -> tuple[str, ...]:
         """The other names of a slot whose parameter has several names."""
         for key, _ in self.keyed if entry.aliases else ():

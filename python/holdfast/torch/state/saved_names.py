@@ -36,6 +36,15 @@ def name_in(saved: Mapping[str, SavedTensor], name: str, copies: str, rank: int)
     return name
 
 
+def saved_optimized(found: _native.SavedStep) -> list[str] | None:
+    """The parameters that optimizers had on all ranks; None if the checkpoint does not say it."""
+    ranks = [own.get("optimizer") for own in found.rank_objects]
+    if None in ranks:
+        return None
+    return list(dict.fromkeys(name for own in ranks for group in own["groups"]
+                              for name in group["params"]))
+
+
 def saved_extra_names(found: _native.SavedStep) -> list[str]:
     """Names of the extra state of modules in a checkpoint."""
     return extra_state_names(extra_trees(found))

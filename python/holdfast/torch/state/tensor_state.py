@@ -149,6 +149,10 @@ class TensorState:
         """What names of slots begin with: "optimizer.<parameter>"."""
         return set(self._optimizers.places())
 
+    def optimized(self) -> list[list[str]]:
+        """The parameters that optimizers have, each by all its names ("optimizer.<parameter>")."""
+        return self._optimizers.parameters()
+
     # Values of optimizers that are no tensors
 
     def objects(self, *, looked: bool = False) -> dict[str, Any]:

@@ -246,6 +246,10 @@ class TrainingState:
         names |= {ddp_comm_hooks.KEY, gradients.KEY}
         return names | self._tensors.slot_prefixes() | self._extra.all_names
 
+    def optimized(self) -> list[list[str]]:
+        """The parameters that optimizers have, each by all its names ("optimizer.<parameter>")."""
+        return self._tensors.optimized()
+
     @property
     def object_keys(self) -> set[str]:
         """The keys of the objects that the Checkpointer was given."""
