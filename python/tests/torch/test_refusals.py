@@ -1,6 +1,7 @@
 """What a Checkpointer refuses. The error is one clear sentence, the same on all ranks; the training
 state is not changed, and older checkpoints stay undamaged."""
 
+import itertools
 import os
 import shutil
 
@@ -121,6 +122,32 @@ def test_so_is_one_of_another_kind_of_scheduler(tmp_path):
     assert scheduler.state_dict() == before
 
 
+class Own:
+    def __init__(self):
+        self.at = 7
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+LOADERS = {"plain DataLoader": lambda: DataLoader(range(8)),
+           "holdfast.data.loader": lambda: holdfast.data.loader(range(8), 1),
+           "loader with a state_dict of its own": Own}
+
+
+@pytest.mark.parametrize("before, now", list(itertools.permutations(LOADERS, 2)))
+def test_so_is_one_of_another_kind_of_loader(tmp_path, before, now):
+    save(tmp_path, data=LOADERS[before]())
+    refuse(tmp_path, Toy(), f"data is a {before}; expected a {now}", data=LOADERS[now]())
+    data = LOADERS[now]()
+    with Toy().checkpointer(tmp_path, strict=False, data=data) as checkpointer:
+        position = data.state_dict()
+        assert checkpointer.resume() == 2 and data.state_dict() == position
+
+
 def test_several_schedulers_come_back_and_others_are_refused(tmp_path):
     toy, other = Toy(), Toy()
     for name, these, those in [
@@ -146,9 +173,10 @@ def test_a_checkpoint_that_does_not_say_the_kinds_is_taken(tmp_path, monkeypatch
     with monkeypatch.context() as old:
         old.setattr(TrainingState, "add_plain_values",
                     without_kinds(TrainingState.add_plain_values))
-        save(tmp_path, toy=toy, scheduler=stepping(toy))
+        save(tmp_path, toy=toy, scheduler=stepping(toy), data=DataLoader(range(8)))
     scheduler = stepping(other)
-    with other.checkpointer(tmp_path, scheduler=scheduler) as checkpointer:
+    with other.checkpointer(tmp_path, scheduler=scheduler,
+                            data=DataLoader(range(8))) as checkpointer:
         assert checkpointer.resume() == 2 and checkpointer.report.exact
 
 

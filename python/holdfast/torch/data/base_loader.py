@@ -57,10 +57,12 @@ class Loader(abc.ABC):
     from torch's generators is drawn, and before the first batch is read. A checkpoint restores
     the generators there.
 
-    `per_rank` says whether each rank has a state of its own, or all ranks the same.
+    `per_rank` says whether each rank has a state of its own, or all ranks the same. `kind` is what
+    users call such a loader. A loader of another kind refuses the state.
     """
 
     per_rank: bool
+    kind = "holdfast.data.Loader"
     after_iter: Callable[[], None] | None = None
     handed_out = 0  # batches, over all iterations
     _newest: object = None

@@ -108,6 +108,7 @@ class _Resumable(Loader):
     """
 
     per_rank = True
+    kind = "plain DataLoader"
 
     def __init__(self, loader: DataLoader, epochs: Epochs) -> None:
         batched = loader.batch_sampler is not None

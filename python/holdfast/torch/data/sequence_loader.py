@@ -153,6 +153,7 @@ class _SequenceLoader(Loader):
     """A Loader over a BatchSampler. All ranks have the same state."""
 
     per_rank = False
+    kind = "holdfast.data.loader"
 
     def __init__(
         self, fetch: BatchReader, sampler: BatchSampler, seeded: bool, **options: Any

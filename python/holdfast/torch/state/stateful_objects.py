@@ -30,6 +30,8 @@ from holdfast.torch.state.stateful import (
 from holdfast.torch.values.boxes import Rule, rule_for
 from holdfast.torch.values.dotted_names import join, name_a_few
 
+_FOREIGN = "loader with a state_dict of its own"
+
 
 class StatefulObjects:
     """All objects with a state_dict that one process saves, by their keys."""
@@ -70,6 +72,8 @@ class StatefulObjects:
         if not isinstance(data, Loader):
             self.foreign_loader = ForeignLoader(data)
         one = data if self.foreign_loader is None else self.foreign_loader.stateful
+        # Loaders of others are one kind: what their states have in common is not known here.
+        self._kinds["data"] = {"": data.kind if isinstance(data, Loader) else _FOREIGN}
         self._list.append(Stateful("data", one, rules_inside("data", self._rules)))
 
     @property
