@@ -201,7 +201,7 @@ class TensorVersions:
     def __init__(self, named: Mapping[str, torch.Tensor]) -> None:
         self._names = list(named)
         self._places = {name: k for k, name in enumerate(named)}
-        self._tensors = list(map(_with_version, named.values()))
+        self._tensors = list(map(with_version, named.values()))
 
     def replaced(self, named: Mapping[str, torch.Tensor | None]) -> "TensorVersions":
         """The same tensors, with those of these names replaced; unknown names are ignored."""
@@ -210,7 +210,7 @@ class TensorVersions:
         made._tensors = list(self._tensors)
         for name, tensor in named.items():
             if name in made._places and tensor is not None:
-                made._tensors[made._places[name]] = _with_version(tensor)
+                made._tensors[made._places[name]] = with_version(tensor)
         return made
 
     def now(self) -> list[int]:
@@ -236,7 +236,8 @@ def positions_where(differ: Callable[[Any, Any], Any], one: Iterable[Any],
     return list(compress(count(), map(differ, one, other)))
 
 
-def _with_version(tensor: torch.Tensor) -> torch.Tensor:
+def with_version(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or one that is never written to if torch counts no versions for it."""
     return _NEVER_WRITTEN if tensor.is_inference() else tensor
 
 

@@ -259,6 +259,36 @@ def test_accumulation_two_optimizers_and_closures(tmp_path, warned):
     assert not [line for line in warned if "two optimizers" in line]
 
 
+def test_a_write_to_a_parameter_that_shares_memory_with_a_slot_is_no_alarm(tmp_path, warned):
+    """SAM steps aside and puts the parameter back, by giving it the memory of a slot."""
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    with make(tmp_path / "run", model, optimizer) as ck:
+        for step in range(10):
+            backward(model, step)
+            with torch.no_grad():
+                for p in model.parameters():
+                    optimizer.state[p]["old"] = p.detach().clone()
+                    p.add_(p.grad, alpha=0.1)
+            backward(model, step)
+            for p in model.parameters():
+                p.data = optimizer.state[p]["old"]
+            optimizer.step()
+            optimizer.zero_grad()
+            ck.step(step)
+        assert not ck.watched.alarms and not warned
+
+
+def test_frozen_parameters_that_were_made_in_inference_mode_are_watched(tmp_path, warned):
+    model = Net()
+    with torch.inference_mode():
+        model.frozen = torch.nn.Parameter(torch.ones(99), requires_grad=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    with make(tmp_path / "run", model, optimizer) as ck:
+        train(ck, model, optimizer, 0, 4)
+        assert not ck.watched.alarms and not warned
+
+
 def test_writes_through_data_are_an_alarm_that_says_so_unless_excluded(tmp_path, warned):
     for exclude, expected in (["model.fc.*"], 0), ([], 1):
         model = Net()
