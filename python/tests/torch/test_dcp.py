@@ -291,3 +291,22 @@ def refuse_on_one(rank, world, folder):
 
 def test_what_one_rank_cannot_store_fails_on_all(tmp_path):
     assert all(run_ranks(2, refuse_on_one, str(tmp_path / "run")))
+
+
+def test_an_id_counts_for_one_save_and_one_load(tmp_path):
+    options = {"planner": SavePlanner(), "checkpoint_id": 1}
+    with Writer(tmp_path, writing=holdfast.Writing(space_reserve=0)) as writer:
+        dcp.save({"a": torch.ones(2)}, storage_writer=writer, **options)
+        with pytest.raises((ValueError, CheckpointException), match="checkpoint_id=None; expected"):
+            dcp.save({"a": torch.zeros(2)}, storage_writer=writer, planner=SavePlanner())
+        reader, state = Reader(tmp_path), {"a": torch.zeros(2)}
+        dcp.load(state, storage_reader=reader, planner=LoadPlanner(), checkpoint_id=1)
+        assert state["a"].tolist() == [1, 1]
+        dcp.save({"a": torch.full((2,), 2.0)}, storage_writer=writer,
+                 **{**options, "checkpoint_id": 2})
+        dcp.load(state, storage_reader=reader, planner=LoadPlanner())
+        assert state["a"].tolist() == [2, 2]
+        reader.reset(1)
+        reader.read_metadata()  # as a caller does that looks before it loads
+        dcp.load(state, storage_reader=reader, planner=LoadPlanner())
+        assert state["a"].tolist() == [1, 1]

@@ -46,13 +46,14 @@ class Reader(StorageReader):
 
     def reset(self, checkpoint_id: Any = None) -> None:
         """Another load begins, of that step or of the newest."""
-        self._step = None if checkpoint_id is None else step_of(checkpoint_id)
+        self._asked = None if checkpoint_id is None else step_of(checkpoint_id)
+        self._step: int | None = None  # the step that read_metadata() has found
         self._opened: Contents | None = None
         self._trees: Mapping[str, Any] = {}
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """Names, dtypes and shapes; each tensor is one chunk, however it is cut."""
-        found = _native.restore(self._run, [], self._step, self._verify_all)
+        found = _native.restore(self._run, [], self._asked, self._verify_all)
         self._step = found.step
         self._opened = Contents(found.folder)
         self._trees, paths = _values_of(found.objects)
@@ -65,7 +66,11 @@ class Reader(StorageReader):
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any,
                               **kwargs: Any) -> None:
-        """Does nothing: read_metadata() has opened the step."""
+        """Forgets the id: torch calls reset() only if it has an id, so an id counts for one load.
+
+        Not sooner, because read_metadata() may be called several times before a load.
+        """
+        self._asked = None
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
         """The plan as it is."""

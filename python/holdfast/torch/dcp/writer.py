@@ -55,7 +55,8 @@ class Writer(StorageWriter):
         check_unused("dcp.Writer", writing, "backpressure", "in_flight", "guard")
         self._timeout = timeout
         self._transport = connect(group)
-        self._step: int | None = None
+        self._asked: int | None = None  # the step that reset() was given, for the next save
+        self._step: int | None = None  # the step of the save that runs
         self._lock = threading.Lock()
         self._job: _native.Job | None = open_job(
             run, self._transport, every="never", keep=keep, tiers=tiers,
@@ -67,10 +68,12 @@ class Writer(StorageWriter):
 
     def reset(self, checkpoint_id: Any = None) -> None:
         """Begins a new save, of the step that the id names."""
-        self._step = None if checkpoint_id is None else step_of(checkpoint_id)
+        self._asked = None if checkpoint_id is None else step_of(checkpoint_id)
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """Refuses a call that not all ranks of the group make."""
+        """Refuses a call that not all ranks of the group make, or that names no step."""
+        # torch calls reset() only if it has an id, so an id counts for one save.
+        self._step, self._asked = self._asked, None
         rank = 0 if self._transport is None else self._transport.rank
         if not kwargs.get("use_collectives", True) or is_coordinator != (rank == 0):
             raise ValueError("dcp.save: no_dist, use_collectives=False or another group than the "
