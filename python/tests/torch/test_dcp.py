@@ -310,3 +310,14 @@ def test_an_id_counts_for_one_save_and_one_load(tmp_path):
         reader.read_metadata()  # as a caller does that looks before it loads
         dcp.load(state, storage_reader=reader, planner=LoadPlanner())
         assert state["a"].tolist() == [1, 1]
+
+
+def test_a_save_that_failed_does_not_fail_the_next_one(tmp_path):
+    run, away = tmp_path / "run", tmp_path / "away"
+    with Writer(run, writing=holdfast.Writing(space_reserve=0)) as writer:
+        run.rename(away)
+        with pytest.raises(CheckpointException, match="No such file"):
+            dcp.save({"a": torch.ones(2)}, storage_writer=writer, checkpoint_id=1)
+        away.rename(run)
+        dcp.save({"a": torch.ones(2)}, storage_writer=writer, checkpoint_id=2)
+    assert holdfast.open(run).step == 2

@@ -103,15 +103,31 @@ class Writer(StorageWriter):
         with self._lock:
             if self._job is None:
                 raise ValueError("dcp.Writer: closed; expected a save before close()")
-            ranks = 1 if self._transport is None else self._transport.size
-            handle = self._job.save(plan.storage_data, pieces, tensors, {}, f"{ranks} ranks",
-                                    lambda: (objects, None))
-            handle.durable()
+            self._begin(self._job, plan.storage_data, pieces, tensors, objects).durable()
             log_messages(self._job)
         done: Future[list[WriteResult]] = Future()
         done.set_result([WriteResult(item.index, tensor.nbytes, None)
                          for item, tensor in zip(plan.items, tensors, strict=True)])
         return done
+
+    def _begin(self, job: _native.Job, step: int, pieces: list[_native.Piece],
+               tensors: list[torch.Tensor], objects: dict[str, Any]) -> _native.SaveHandle:
+        """Begins a save. The engine first raises the error of the save before, on all ranks alike.
+
+        That error was raised already when write_data() waited for its own save, so the save is
+        begun again.
+        """
+        ranks = 1 if self._transport is None else self._transport.size
+
+        def begin() -> _native.SaveHandle:
+            return job.save(step, pieces, tensors, {}, f"{ranks} ranks", lambda: (objects, None))
+
+        try:
+            return begin()
+        except Exception as error:
+            if f"before step {step}: " not in str(error):
+                raise
+        return begin()
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """Does nothing: the ranks have already committed the step."""
