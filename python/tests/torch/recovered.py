@@ -56,6 +56,9 @@ HOW = {
     "views": "gradient_as_bucket_view", "static": "static_graph", "unused": "a parameter unused",
     "lbfgs": "an optimizer with a closure, which it calls once", "searches": "it calls it 3 times",
     "barrier": "a barrier behind ck.resume()",
+    "reads a table": "rank 0 sends 1.2 MB at start-up, of which each step uses the sum",
+    "warms up": "more results of collective calls at start-up than are kept",
+    "sends the model": "rank 0 sends the model itself at start-up",
     "late group": "a process group that is made in the first ck.run()",
     "table": "a large buffer that the forward pass writes to",
     "saves": "ck.save() before the loop and behind ck.step()",
@@ -320,7 +323,11 @@ def main():
     if "restores nothing" in how:
         StepStart.restore = lambda self: None
     dist.init_process_group("gloo")
+    start_up()
     training = Training()
+    if "sends the model" in how:
+        for one in training.net.state_dict().values():
+            dist.broadcast(one, 0)
     model, optimizer = training.objects
     ck = holdfast.Checkpointer(run, model=model, optimizer=optimizer, scheduler=training.scheduler,
                                data=training.loader, ema=training.average, scaler=training.scaler,
@@ -354,6 +361,15 @@ def main():
     ck.close()
     Path(f"{run}.end.{rank}").write_text(training.digest())
     dist.destroy_process_group()
+
+
+def start_up():
+    if "reads a table" in how:
+        table = torch.arange(300_000.0) if rank == 0 else torch.zeros(300_000)
+        dist.broadcast(table, 0)
+        counter.total = table.sum().item()
+    for _ in range(70 if "warms up" in how else 0):
+        dist.all_reduce(torch.ones(1 << 18))
 
 
 def before_last_step():

@@ -103,6 +103,20 @@ def test_a_death_in_a_validation_outside_of_run_restarts_all_ranks(tmp_path, who
     ran.check_restart(whole("ddp", STEPS), "a collective call outside of Checkpointer.run()")
 
 
+@pytest.mark.parametrize("how, why", [
+    ("reads a table", "a collective call at start-up has returned 1200000 bytes"),
+    ("warms up", "have returned more than is kept for a replacement"),
+])
+def test_a_result_of_start_up_that_was_not_kept_restarts_all_ranks(tmp_path, whole, how, why):
+    ran = Ran("ddp", tmp_path / "run", 10, ["1:8:after backward"], [how])
+    ran.check_restart(whole("ddp", 10, [how]), why)
+
+
+def test_a_replacement_needs_no_state_from_start_up(tmp_path, whole):
+    how = ["sends the model", "table"]
+    Ran("ddp", tmp_path / "run", 10, ["1:8:after backward"], how).check(whole("ddp", 10, how))
+
+
 def test_a_process_group_made_after_start_up_restarts_all_ranks(tmp_path, whole):
     ran = Ran("ddp", tmp_path / "run", STEPS, ["1:8:after backward"], ["late group"], timeout=30)
     ran.check_restart(whole("ddp", STEPS), "made after start-up")

@@ -7,6 +7,9 @@ it needs. The replacement does the same from its side.
 from collections.abc import Callable
 from typing import Any
 
+import torch
+from torch.distributed.tensor import DTensor
+
 from holdfast import _native
 from holdfast.errors import NotFoundError, UnavailableError
 from holdfast.torch.loop.saves import Saves
@@ -87,6 +90,7 @@ class Membership:
         decided = self.link.agree(dict)
         arrive = _nothing
         try:
+            self._check_start_up()
             with self.groups.silent():
                 filled = peers.receive(self._transport, self._state, self._buckets, self.link.rank,
                                        self.groups.describe())
@@ -103,6 +107,16 @@ class Membership:
                 wait_for_end()  # another rank died, and another process takes this one's place
             self.ask_to_restart(error)
         return SkippedCalls(self.trail, self.ask_to_restart, arrive, self._has_batch)
+
+    def _check_start_up(self) -> None:
+        """LookupError if a result of start-up is missing here that no other rank will give."""
+        own = {_address(one) for one in self._state.model_tensors().values()}
+        for tensor in self.groups.log.unanswered:
+            if _address(tensor) not in own:
+                raise LookupError(f"a collective call at start-up has returned {tensor.nbytes} bytes, "
+                                  "which are not kept for a replacement; expected at most 1 MiB, or "
+                                  "a tensor of the model")
+        self.groups.log.unanswered.clear()
 
     def _has_batch(self) -> bool:
         loader = self._state.loader
@@ -161,6 +175,11 @@ class Membership:
         """Has the launcher start all ranks again, this one too. Does not return."""
         self.link.say("restart", why=str(error))
         wait_for_end()
+
+
+def _address(tensor: torch.Tensor) -> int:
+    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return local.untyped_storage().data_ptr()
 
 
 def _nothing(*_: Any) -> None: ...

@@ -6,12 +6,14 @@ middle of a step and cannot take part. So each rank keeps what its calls returne
 belongs to the launcher, and its replacement reads it.
 
 Results above 1 MiB are not kept. They are parameters that rank 0 sends to all, as a rule, and a
-replacement gets its state from others anyway; `unanswered` has the tensors that are left.
+replacement gets its state from others anyway; `unanswered` has the tensors that are left, other than
+those that DDP sends. If one of them is not part of the state, all ranks start again.
 """
 
 import json
 import os
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -31,6 +33,8 @@ class StartupLog:
         self._file = descriptor
         self._at = 0
         self.unanswered: list[torch.Tensor] = []
+        self.is_state = False  # DDP sends parameters right now
+        self.on_full: Callable[[], None] = _nothing  # called once
 
     @property
     def is_full(self) -> bool:
@@ -46,6 +50,8 @@ class StartupLog:
         written = _HEAD.pack(len(text), len(body)) + text + body
         os.pwrite(self._file, written, self._at)
         self._at += len(written)
+        if self.is_full:
+            self.on_full()
 
     def answer(self, group: int, name: str, outputs: list[torch.Tensor]) -> None:
         """Gives the tensors the values of the next call in the log."""
@@ -58,7 +64,7 @@ class StartupLog:
         at = 0
         for tensor, kept in zip(outputs, told["kept"], strict=True):
             if not kept:
-                self.unanswered.append(tensor)
+                self.unanswered += [] if self.is_state else [tensor]
                 continue
             dtype = str(tensor.dtype).removeprefix("torch.")
             tensor.detach().copy_(tensor_from(body[at:at + tensor.nbytes], dtype, tensor.shape))
@@ -72,6 +78,9 @@ class StartupLog:
         read = os.pread(self._file, text + body, self._at + _HEAD.size)
         self._at += _HEAD.size + text + body
         return json.loads(read[:text]), read[text:]
+
+
+def _nothing() -> None: ...
 
 
 def _describe(group: int, name: str, outputs: list[torch.Tensor]) -> dict[str, Any]:

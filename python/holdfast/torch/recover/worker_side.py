@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.errors import Interrupted, UnavailableError
 from holdfast.launch.place import STOPPED, Place
-from holdfast.torch.recover import pipelines
+from holdfast.torch.recover import ddp_start, pipelines
 from holdfast.torch.recover.group import Groups, install
 from holdfast.torch.recover.link import Link
 from holdfast.torch.recover.startup_log import StartupLog
@@ -34,8 +34,14 @@ class WorkerSide:
         self._listeners: weakref.WeakSet[Any] = weakref.WeakSet()
         self.groups.on_failure = self._on_failure
         self.link = Link(place, self._on_lost, self.groups.waits_since)
+        self.groups.log.on_full = self._on_full_log
         install(self.groups)
+        ddp_start.install(self.groups.log)
         pipelines.install(self.groups, is_replacement=place.is_replacement)
+
+    def _on_full_log(self) -> None:
+        self.link.say("plain", why="collective calls at start-up have returned more than is kept for a "
+                      "replacement (64 MiB)", is_open=self.has_checkpointer)
 
     def tell_losses_to(self, listener: Any) -> None:
         """Calls listener.on_lost() when ranks were lost, from the thread of the link."""
