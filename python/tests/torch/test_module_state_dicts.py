@@ -176,3 +176,38 @@ def test_other_buffers_of_another_shape_are_refused(tmp_path, make):
     train(tmp_path, 1, make(3))
     with pytest.raises(ValueError, match=r"is float32 \[3\]; expected float32 \[5\]"):
         train(tmp_path, 1, make(5))
+
+
+class Caching(nn.Module):
+    """Has caches that are no part of its state_dict(); one grows, and one appears later."""
+
+    def __init__(self, dtype=torch.float32):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("grows", torch.zeros(1, dtype=dtype), persistent=False)
+        self.register_buffer("appears", None, persistent=False)
+
+    def forward(self, x):
+        if len(self.grows) < 3:
+            self.grows = torch.arange(3.0)
+        self.appears = torch.ones(2)
+        return self.linear(x) + self.grows.sum()
+
+
+def test_caches_that_grow_or_appear_do_not_prevent_a_resume(tmp_path, caplog):
+    model, fresh = Caching(), Caching()
+    options = {"every": "never", "writing": holdfast.Writing(space_reserve=0)}
+    with holdfast.Checkpointer(tmp_path, model=model, **options) as ck:
+        model(torch.ones(1, 4))
+        ck.save(3)
+    with holdfast.Checkpointer(tmp_path, model=fresh, **options) as ck:
+        assert ck.resume() == 4 and ck.report.exact
+        assert ck.report.inexact == ["model.appears: a buffer that is not persistent, and that the "
+                                     "model does not have yet: it is left out"]
+    assert "Caching.grows, which is not persistent, is [3] as in the checkpoint; it was [1]" in (
+        caplog.text)
+    assert fresh.grows.tolist() == [0, 1, 2] and fresh.appears is None
+    assert torch.equal(fresh.linear.weight, model.linear.weight)
+    with holdfast.Checkpointer(tmp_path, model=Caching(torch.float64), **options) as ck:
+        with pytest.raises(ValueError, match="model.grows is float32 .3.; expected float64 .1."):
+            ck.resume()

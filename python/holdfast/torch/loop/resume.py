@@ -15,10 +15,10 @@ from holdfast.torch.state import plain_values
 from holdfast.torch.state.ddp_buckets import BucketOrders
 from holdfast.torch.state.inner_optimizers import is_inner
 from holdfast.torch.state.report import Report
-from holdfast.torch.state.saved_names import saved_extra_names, saved_optimized
+from holdfast.torch.state.saved_names import saved_extra_names, saved_optimized, saved_transient
 from holdfast.torch.state.stateful_objects import is_internal
 from holdfast.torch.state.training_state import TrainingState
-from holdfast.torch.values.dotted_names import plain_name
+from holdfast.torch.values.dotted_names import name_a_few, plain_name
 from holdfast.torch.values.dtypes import SavedTensor
 
 _log = logging.getLogger("holdfast")
@@ -133,6 +133,7 @@ def compare_with_checkpoint(state: TrainingState, found: _native.SavedStep) -> R
         kinds += [line for line in others if line not in kinds]
         known |= names
     report.unexpected = [info.name for info in found.tensors if not _belongs(info.name, known)]
+    _tolerate_caches(found, report)
     report.unexpected += [name for name in saved_extra_names(found) if name not in known]
     _compare_optimized([names for rank in ranks for names in rank[3]], found, report)
     saved_objects = _object_keys(found)
@@ -140,6 +141,19 @@ def compare_with_checkpoint(state: TrainingState, found: _native.SavedStep) -> R
     report.unexpected += sorted(saved_objects - ranks[0][2])
     report.unexpected += kinds
     return report
+
+
+def _tolerate_caches(found: _native.SavedStep, report: Report) -> None:
+    """Lets a checkpoint have buffers that are not persistent and that the model lacks as yet.
+
+    Modules make such a buffer in a forward pass, which a new process has not had.
+    """
+    transient = saved_transient(found)
+    caches = [name for name in report.unexpected if plain_name(name) in transient]
+    report.unexpected = [name for name in report.unexpected if name not in caches]
+    if caches:
+        report.inexact.append(f"{name_a_few(caches)}: a buffer that is not persistent, and that the "
+                              "model does not have yet: it is left out")
 
 
 def _compare_optimized(live: list[list[str]], found: _native.SavedStep, report: Report) -> None:

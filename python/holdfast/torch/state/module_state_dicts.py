@@ -7,6 +7,7 @@ has not had yet.
 """
 
 import copy
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -16,6 +17,8 @@ from torch.distributed.tensor import DTensor
 
 from holdfast.torch.state.module_names import Entry
 from holdfast.torch.values.dtypes import SavedTensor
+
+_log = logging.getLogger("holdfast")
 
 
 def overrides(module: nn.Module, method: str) -> bool:
@@ -41,21 +44,37 @@ def load_added_entries(module: nn.Module, added: Mapping[str, Any]) -> list[str]
 
 def reshaped(entries: Iterable[Entry], saved: Mapping[str, SavedTensor]
              ) -> list[tuple[nn.Module, dict[str, SavedTensor]]]:
-    """Modules that load buffers whose shapes in the checkpoint are not the present ones."""
+    """Modules that load buffers whose shapes in the checkpoint are not the present ones.
+
+    A buffer that is not persistent takes any shape: it is a cache that the module itself replaces.
+    """
     odd: dict[int, tuple[nn.Module, dict[str, SavedTensor]]] = {}
+    caches: list[tuple[nn.Module, dict[str, SavedTensor]]] = []
     for entry in entries:
         info = saved.get(entry.name)
         if info is None or entry.is_parameter or isinstance(entry.kept, DTensor):
             continue
-        if info.shape != tuple(entry.kept.shape) and info.dtype == entry.kept.dtype:
+        if info.shape == tuple(entry.kept.shape) or info.dtype != entry.kept.dtype:
+            continue
+        if entry.is_transient and not entry.aliases:
+            caches.append((entry.module, {entry.attribute: info}))
+        else:
             module, wanted = odd.setdefault(id(entry.module), (entry.module, {}))
             wanted[entry.attribute] = info
-    return [(module, wanted) for module, wanted in odd.values() if _takes(module, wanted)]
+    return caches + [one for one in odd.values() if _takes(*one)]
 
 
 def reshape(module: nn.Module, wanted: Mapping[str, SavedTensor],
             errors: list[str] | None = None) -> None:
     """Has the module load zeros of these shapes, so that its buffers have them."""
+    if wanted.keys() <= module._non_persistent_buffers_set:  # no module loads these
+        for name, info in wanted.items():
+            held = module._buffers[name]
+            # Told because the code may have been changed to make it so, with a longer context.
+            _log.warning("resume: %s.%s, which is not persistent, is %s as in the checkpoint; it was "
+                         "%s", type(module).__name__, name, list(info.shape), list(held.shape))
+            module._buffers[name] = held.new_zeros(info.shape)
+        return
     zeros = {name: torch.zeros(info.shape, dtype=info.dtype) for name, info in wanted.items()}
     _load(module, zeros, [], [] if errors is None else errors)
 

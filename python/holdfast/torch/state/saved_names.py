@@ -45,6 +45,11 @@ def saved_optimized(found: _native.SavedStep) -> list[str] | None:
                               for name in group["params"]))
 
 
+def saved_transient(found: _native.SavedStep) -> set[str]:
+    """The buffers of all ranks that were not persistent."""
+    return {name for own in found.rank_objects for name in own.get("transient", ())}
+
+
 def saved_extra_names(found: _native.SavedStep) -> list[str]:
     """Names of the extra state of modules in a checkpoint."""
     return extra_state_names(extra_trees(found))

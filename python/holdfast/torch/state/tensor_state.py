@@ -228,16 +228,20 @@ class TensorState:
 
     def reshaped(self, saved: Mapping[str, SavedTensor]) -> dict[str, SavedTensor]:
         """Buffers with another shape in the checkpoint, which their modules load nevertheless."""
-        taken = {(id(module), name): info for module, wanted in reshaped(self.entries, saved)
+        taken = {(id(module), name): info for module, wanted in reshaped(self._without_rule(), saved)
                  for name, info in wanted.items()}
         return {entry.name: taken[id(entry.module), entry.attribute] for entry in self.entries
                 if (id(entry.module), entry.attribute) in taken}
 
     def reshape(self, saved: Mapping[str, SavedTensor]) -> None:
         """Has modules give such buffers the shape that they have in the checkpoint."""
-        for module, wanted in reshaped(self.entries, saved):
+        for module, wanted in reshaped(self._without_rule(), saved):
             reshape(module, wanted)
             self.forget()
+
+    def _without_rule(self) -> list[Entry]:
+        """The entries whose tensors are not parts of larger ones by a rule."""
+        return [entry for entry in self.entries if rule_for(entry.name, self._rules) is None]
 
     def forget_gradients(self) -> None:
         """Removes all gradients: the next backward pass would add to those of undone steps."""
