@@ -243,6 +243,16 @@ def test_an_iteration_does_not_go_on_after_the_position_was_set(make, read):
     assert len(list(one)) == 5
 
 
+class Unsized(torch.utils.data.Sampler):
+    def __iter__(self):
+        return iter(range(6))
+
+
+def test_a_sampler_needs_no_length():
+    one = resumable(DataLoader(range(6), 2, sampler=Unsized()))
+    assert len(list(one)) == len(list(one)) == 3 and one.epoch == 2
+
+
 def test_an_older_iteration_cannot_go_on_beside_a_newer():
     one = loader(list(range(10)), 2)
     old, new = iter(one), iter(one)

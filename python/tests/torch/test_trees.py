@@ -67,6 +67,7 @@ EVERYTHING = {
               np.asfortranarray(np.arange(6.0).reshape(2, 3)), np.array(["a", "bc"]),
               np.zeros(2, dtype=[("a", "<i4"), ("b", ">f8")]), np.zeros((0, 3), np.uint8),
               np.arange(2000).astype(">i8"), np.dtype("f4")],
+    "empty numpy": [np.str_(""), np.bytes_(b"")],
     "nan": struct.unpack("d", b"\x01\0\0\0\0\0\xf8\x7f")[0],
 }
 

@@ -140,3 +140,33 @@ def test_a_checkpoint_of_something_else_is_no_resume(tmp_path, caplog):
 def test_options_of_another_type_are_named(tmp_path, option, value):
     with pytest.raises(TypeError, match=rf"{option}={value!r}; expected"):
         holdfast.Checkpointer(tmp_path, model=nn.Linear(1, 1), **{option: value})
+
+
+@pytest.mark.parametrize(("option", "make", "message"), [
+    ("optimizer", lambda m, o: torch.optim.lr_scheduler.StepLR(o, 1),
+     r"optimizer: a torch\.optim\.lr_scheduler\.StepLR; expected a torch optimizer"),
+    ("optimizer", lambda m, o: m.parameters(), "optimizer: a builtins.generator; expected a torch"),
+    ("model", lambda m, o: torch.jit.script(m), "model: a TorchScript module; expected"),
+    ("model", lambda m, o: {1: m}, "1: the key of a module or an optimizer; expected text"),
+])
+def test_objects_of_another_kind_are_named(tmp_path, option, make, message):
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    given = {"model": model, "optimizer": optimizer, option: make(model, optimizer)}
+    with pytest.raises(TypeError, match=message):
+        holdfast.Checkpointer(tmp_path, **given)
+
+
+def test_steps_and_losses_that_are_no_numbers_are_named(tmp_path):
+    loop = Loop(tmp_path / "run")
+    with pytest.raises(TypeError, match="step='10'; expected a whole number"):
+        loop.ck.resume(step="10")
+    loop.ck.resume()
+    with pytest.raises(ValueError, match=f"step={2**63}; expected a number below 2"):
+        loop.ck.save(2**63)
+    loop.run([0])
+    loop.model(torch.ones(2, 4)).sum().backward()
+    loop.optimizer.step()
+    with pytest.raises(TypeError, match=r"loss=array.*; expected a number, or a tensor"):
+        loop.ck.step(1, loss=np.array([1.0, 2.0]))
+    loop.ck.close()

@@ -223,7 +223,10 @@ class _Resumable(Loader):
         self._epoch, self._batch, self._order, self._start = self._epoch + 1, 0, 0, {}
 
     def _at_end(self) -> bool:
-        return hasattr(self._sampler, "__len__") and self._batch >= max(len(self._sampler), 1)
+        try:
+            return self._batch >= max(len(self._sampler), 1)  # type: ignore[arg-type]
+        except TypeError:  # the sampler, or one inside it, has no length
+            return False
 
     def _begin(self) -> Iterator[Any]:
         """Makes the iterator of an epoch, from its start or from the middle.

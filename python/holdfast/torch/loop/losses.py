@@ -14,10 +14,17 @@ _EVERY = 16  # steps between two losses that are read from a GPU
 def value_without_waiting(loss: Any) -> float | None:
     """The loss as a number, if it is known without waiting for a GPU; else None."""
     if not isinstance(loss, torch.Tensor):
-        return None if loss is None else float(loss)
+        return None if loss is None else _number(loss)
     if loss.device.type == "cuda" or loss.numel() != 1:
         return None
     return float(loss.detach())
+
+
+def _number(loss: Any) -> float:
+    try:
+        return float(loss)
+    except (TypeError, ValueError):
+        raise TypeError(f"loss={loss!r}; expected a number, or a tensor with one element") from None
 
 
 def wait_for_value(loss: Any) -> Any:

@@ -71,7 +71,11 @@ class StepNumbers:
 
 
 def whole_number(step: Any) -> int:
+    """The number as an int; TypeError or ValueError if it cannot be that of a step."""
     try:
-        return operator.index(step)
+        number = operator.index(step)
     except TypeError:
         raise TypeError(f"step={step!r}; expected a whole number") from None
+    if number >= 1 << 63:
+        raise ValueError(f"step={step}; expected a number below 2**63")
+    return number

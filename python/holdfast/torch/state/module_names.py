@@ -90,6 +90,8 @@ def collect_entries(
 def by_key(given: Any) -> list[tuple[str, Any]]:
     """(key, module or optimizer) of one, a list or a dict; a pipeline stage is its module."""
     if isinstance(given, Mapping):
+        if odd := [key for key in given if not isinstance(key, str)]:
+            raise TypeError(f"{odd[0]!r}: the key of a module or an optimizer; expected text")
         return list(given.items())
     several = isinstance(given, (list, tuple))  # not Sequence: a module may be one, too
     return [("", getattr(item, "submod", item)) for item in (given if several else [given])]

@@ -42,7 +42,7 @@ from holdfast.torch.state.tensor_state import Models, Optimizers, TensorState
 from holdfast.torch.state.weights_file import load_weights
 from holdfast.torch.values import generators as random_generators
 from holdfast.torch.values.all_ranks import all_ranks
-from holdfast.torch.values.dotted_names import name_a_few, plain_name
+from holdfast.torch.values.dotted_names import join, name_a_few, plain_name
 from holdfast.torch.values.dtypes import SavedTensor
 from holdfast.torch.values.generators import is_generator
 
@@ -67,6 +67,12 @@ class TrainingState:
             if not isinstance(one, nn.Module):
                 raise TypeError(f"model: a {class_name(one)}; expected a torch module, or a list "
                                 "or dict of modules (not a state_dict)")
+            if isinstance(one, torch.jit.ScriptModule):
+                raise TypeError("model: a TorchScript module; expected the module that it was made of")
+        for key, one in [] if optimizer is None else by_key(optimizer):
+            if not (hasattr(one, "param_groups") and hasattr(one, "state")):
+                raise TypeError(f"{join('optimizer', key)}: a {class_name(one)}; expected a torch "
+                                "optimizer, or a list or dict of optimizers")
         several = dist.is_available() and dist.is_initialized()
         self._group = layout.group
         self.rank = self._rank = dist.get_rank(layout.group) if several else 0

@@ -312,7 +312,10 @@ class _Unpacker:
     def _make_numpy_scalar(self, node: dict[str, Any]) -> Any:
         import numpy
 
-        return numpy.frombuffer(node["data"], _dtype(node["dtype"]))[0]
+        dtype = _dtype(node["dtype"])
+        if dtype.itemsize == 0:  # an empty text: frombuffer() takes no items without bytes
+            return dtype.type()
+        return numpy.frombuffer(node["data"], dtype)[0]
 
 
 def memory_of(tensor: torch.Tensor) -> tuple[Any, ...]:
