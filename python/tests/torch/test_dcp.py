@@ -320,4 +320,4 @@ def test_a_save_that_failed_does_not_fail_the_next_one(tmp_path):
             dcp.save({"a": torch.ones(2)}, storage_writer=writer, checkpoint_id=1)
         away.rename(run)
         dcp.save({"a": torch.ones(2)}, storage_writer=writer, checkpoint_id=2)
-    assert holdfast.open(run).step == 2
+    assert (run / "step-00000002").is_dir()
