@@ -1,6 +1,6 @@
 #include "holdfast/base/json.h"
 
-#include <vector>
+#include "holdfast/base/json_document.h"
 
 namespace holdfast {
 namespace {
@@ -13,35 +13,24 @@ std::string value_in_message(const Json& value) {
   return text;
 }
 
-// Builds the document from the tokenizer's events. The open containers stand on a stack
-// of our own, so that we can limit the depth and a deep document cannot exhaust the
-// stack of the thread.
-class Builder : public nlohmann::json_sax<Json> {
+// Builds the document, and refuses what parse_json() does not accept.
+class Builder : public JsonDocument<Json> {
  public:
   explicit Builder(std::string_view where) : where_(where) {}
 
-  bool null() override { return put(nullptr); }
-  bool boolean(bool value) override { return put(value); }
-  bool number_integer(number_integer_t value) override { return put(value); }
-  bool number_unsigned(number_unsigned_t value) override { return put(value); }
-  bool number_float(number_float_t value, const string_t&) override {
-    return put(value);
-  }
-  bool string(string_t& value) override { return put(std::move(value)); }
   bool binary(binary_t&) override { return fail("binary value"); }
-  bool start_object(std::size_t) override { return open(Json::object()); }
-  bool start_array(std::size_t) override { return open(Json::array()); }
-  bool end_object() override { return close(); }
-  bool end_array() override { return close(); }
-
+  bool start_object(std::size_t size) override {
+    return check_depth() && JsonDocument::start_object(size);
+  }
+  bool start_array(std::size_t size) override {
+    return check_depth() && JsonDocument::start_array(size);
+  }
   bool key(string_t& key) override {
-    if (stack_.back().contains(key)) {
+    if (innermost().contains(key)) {
       return fail(fmt::format("duplicate key {}", value_in_message(key)));
     }
-    keys_.back() = std::move(key);
-    return true;
+    return JsonDocument::key(key);
   }
-
   bool parse_error(std::size_t position, const std::string&,
                    const nlohmann::detail::exception&) override {
     return fail(fmt::format("not JSON at byte {}", position));
@@ -49,35 +38,13 @@ class Builder : public nlohmann::json_sax<Json> {
 
   Result<Json> finish() && {
     if (error_) return *std::move(error_);
-    return std::move(root_);
+    return std::move(*this).take();
   }
 
  private:
-  bool put(Json value) {
-    if (stack_.empty()) {
-      root_ = std::move(value);
-    } else if (stack_.back().is_array()) {
-      stack_.back().push_back(std::move(value));
-    } else {
-      stack_.back().emplace(std::move(keys_.back()), std::move(value));
-    }
-    return true;
-  }
-
-  bool open(Json container) {
-    if (stack_.size() == kMaxJsonDepth) {
-      return fail(fmt::format("more than {} levels deep", kMaxJsonDepth));
-    }
-    stack_.push_back(std::move(container));
-    keys_.emplace_back();
-    return true;
-  }
-
-  bool close() {
-    Json done = std::move(stack_.back());
-    stack_.pop_back();
-    keys_.pop_back();
-    return put(std::move(done));
+  bool check_depth() {
+    if (depth() < kMaxJsonDepth) return true;
+    return fail(fmt::format("more than {} levels deep", kMaxJsonDepth));
   }
 
   bool fail(const std::string& what) {
@@ -86,9 +53,6 @@ class Builder : public nlohmann::json_sax<Json> {
   }
 
   std::string_view where_;
-  std::vector<Json> stack_;
-  std::vector<std::string> keys_;
-  Json root_;
   std::optional<Error> error_;
 };
 

@@ -1,5 +1,6 @@
 #include "holdfast/cli/json_report.h"
 
+#include "holdfast/base/json_document.h"
 #include "holdfast/cli/json_print.h"
 #include "holdfast/state/object_json.h"
 #include "holdfast/state/tensor_names.h"
@@ -130,73 +131,11 @@ OrderedJson tensor_json(const PathSummary& shown, TensorId id, bool layout) {
   return json;
 }
 
-// Builds the document of a text that encode_object() wrote. OrderedJson::parse would
-// search every new key among the keys before it, which takes minutes for the dict of a
-// million tensors.
-class ObjectDocument : public nlohmann::json_sax<OrderedJson> {
- public:
-  bool null() override { return put(nullptr); }
-  bool boolean(bool value) override { return put(value); }
-  bool number_integer(number_integer_t value) override { return put(value); }
-  bool number_unsigned(number_unsigned_t value) override { return put(value); }
-  bool number_float(number_float_t value, const string_t&) override {
-    return put(value);
-  }
-  bool string(string_t& value) override { return put(std::move(value)); }
-  bool binary(binary_t&) override { return false; }
-  bool start_object(std::size_t) override { return open(OrderedJson::object()); }
-  bool start_array(std::size_t) override { return open(OrderedJson::array()); }
-  bool end_object() override { return close(); }
-  bool end_array() override { return close(); }
-  bool key(string_t& key) override {
-    open_.back().key = std::move(key);
-    return true;
-  }
-  bool parse_error(std::size_t, const std::string&,
-                   const nlohmann::detail::exception&) override {
-    return false;
-  }
-
-  OrderedJson take() && { return std::move(root_); }
-
- private:
-  struct Open {
-    OrderedJson container;
-    std::string key = {};  // of the next value, in an object
-  };
-
-  bool put(OrderedJson value) {
-    if (open_.empty()) {
-      root_ = std::move(value);
-    } else if (Open& inner = open_.back(); inner.container.is_array()) {
-      inner.container.push_back(std::move(value));
-    } else {
-      inner.container.get_ref<OrderedJson::object_t&>().emplace_back(
-          std::move(inner.key), std::move(value));
-    }
-    return true;
-  }
-
-  bool open(OrderedJson container) {
-    open_.push_back({std::move(container)});
-    return true;
-  }
-
-  bool close() {
-    OrderedJson done = std::move(open_.back().container);
-    open_.pop_back();
-    return put(std::move(done));
-  }
-
-  std::vector<Open> open_;
-  OrderedJson root_;
-};
-
 // The typed JSON of object_json.h.
 OrderedJson object_json(const Object& object) {
   const Result<std::string> text = encode_object(object);
   if (!text.ok()) return {{"$error", text.error().message()}};
-  ObjectDocument document;
+  JsonDocument<OrderedJson> document;
   (void)OrderedJson::sax_parse(*text, &document);
   return std::move(document).take();
 }
