@@ -1,0 +1,117 @@
+"""What the training scripts of the folder `idioms` share, and what runs them.
+
+An idiom is a way in which people write a training. Each script is what a user would write, and its
+docstring says in its first line what the idiom is, and in its last line what Holdfast does with it:
+
+    exact              it resumes bit for bit, and nothing is printed
+    exact, says: TEXT  it resumes bit for bit, and TEXT stands in what a process printed
+    says: TEXT         it may resume with other bits, and TEXT stands in what a process printed
+    refuses: TEXT      a process ends with an error of one sentence that has TEXT
+
+A script begins with `import idiom`, saves into idiom.RUN, makes idiom.STEPS steps, and calls
+idiom.made(step, loss) for each of them just before ck.step(step). There it may be killed.
+"""
+
+import ast
+import atexit
+import contextlib
+import os
+import runpy
+import signal
+import sys
+import time
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+
+import ranks
+
+FOLDER = Path(__file__).parent / "idioms"
+STEPS = 14
+KILLS = (4, 9)  # the steps in which a disturbed training is killed, one for each life
+
+RUN = ""  # where the script saves; set in the process that runs it
+_kill_at: int | None = None
+
+
+def made(step, loss):
+    """Notes the loss of a step, in the place where a killed training is killed."""
+    value = float(loss)
+    with open(f"{RUN}.losses", "a") as file:
+        file.write(f"{step} {value.hex()}\n")
+    if _kill_at is not None and step >= _kill_at:
+        _wait_for_save(step)
+        os.killpg(0, signal.SIGKILL)  # the workers of its loaders, too
+
+
+def _wait_for_save(step):
+    """Waits until an earlier step is durable: a start from nothing would show nothing."""
+    end = time.monotonic() + 10
+    while not any(Path(RUN).glob(f"step-{step - 1:08d}*/manifest.json")):
+        if time.monotonic() > end:
+            raise TimeoutError(f"step {step - 1} did not become durable before the kill in {step}")
+        time.sleep(0.002)
+
+
+@dataclass
+class Seen:
+    """What a training printed, how its last process ended, and its losses by step."""
+
+    printed: str
+    code: int
+    losses: dict[int, str]
+    contradictions: list[str]  # steps that were made twice with two losses
+
+
+def expectation(name):
+    """(idiom, what Holdfast does with it) of a script."""
+    lines = ast.get_docstring(ast.parse((FOLDER / f"{name}.py").read_text())).splitlines()
+    return lines[0], lines[-1]
+
+
+def train(name, run, kills=()):
+    """Runs a script until it ends, in a new process after each kill."""
+    for kill in [*kills, None]:
+        process = ranks.start(_live, name, str(run), kill)
+        code = process.wait(90)
+        if code != -signal.SIGKILL:
+            break
+    printed = Path(f"{run}.log").read_text()
+    return Seen(printed, code, *_losses(run))
+
+
+def _losses(run):
+    found, contradictions = {}, []
+    with contextlib.suppress(FileNotFoundError):
+        for line in Path(f"{run}.losses").read_text().splitlines():
+            step, loss = line.split()
+            if found.setdefault(int(step), loss) != loss:
+                contradictions.append(f"step {step}: {found[int(step)]} and {loss}")
+    return found, contradictions
+
+
+def _live(name, run, kill):
+    """Runs the script in this process, which was forked for it."""
+    global RUN, _kill_at
+    with contextlib.suppress(PermissionError):
+        os.setsid()
+    log = os.open(f"{run}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    RUN, _kill_at = run, kill
+    os.chdir(Path(run).parent)
+    script = FOLDER / f"{name}.py"
+    sys.argv = [str(script)]
+    sys.path.insert(0, str(FOLDER))
+    code = 0
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code
