@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <iostream>
 #include <new>
+#include <string>
 #include <string_view>
 
 #include "holdfast/cli/cli.h"
@@ -44,9 +45,11 @@ std::optional<std::string> variable(const std::string& name) {
 
 int main(int argc, char** argv) {
   try {
-    // The launcher is a program of Python, with options of its own.
-    if (argc > 1 && std::string_view(argv[1]) == "launch") {
-      const holdfast::Error why = holdfast::become_launcher({argv + 2, argv + argc});
+    // Verbs that start trainings are programs of Python, with options of their own.
+    const std::string verb = argc > 1 ? argv[1] : "";
+    if (verb == "launch" || verb == "rehearse") {
+      const holdfast::Error why =
+          holdfast::become_python_verb(verb, {argv + 2, argv + argc});
       std::cerr << "holdfast: " << why.message() << '\n';
       return static_cast<int>(holdfast::ExitCode::kFailed);
     }

@@ -89,15 +89,16 @@ Result<std::string> describe_module(const std::string& module) {
   return invalid("--module {}", error->is_string() ? error->get<std::string>() : "");
 }
 
-Error become_launcher(const std::vector<std::string>& arguments) {
-  std::vector<std::string> words{python_program(), "-m", "holdfast.launch"};
+Error become_python_verb(const std::string& verb,
+                         const std::vector<std::string>& arguments) {
+  std::vector<std::string> words{python_program(), "-m", "holdfast." + verb};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> pointers;
   for (std::string& word : words) pointers.push_back(word.data());
   pointers.push_back(nullptr);
   execvp(pointers[0], pointers.data());
   return unsupported(
-      "launch: {}: {}; expected a Python with torch (HOLDFAST_PYTHON names another)",
+      "{}: {}: {}; expected a Python with torch (HOLDFAST_PYTHON names another)", verb,
       words[0], std::strerror(errno));
 }
 

@@ -1,4 +1,5 @@
-// Asks Python to describe a user's model, and to launch a training.
+// What the command line leaves to Python: describing a user's model, and verbs that start
+// trainings.
 #pragma once
 
 #include <string>
@@ -15,8 +16,9 @@ namespace holdfast {
 // package is missing.
 Result<std::string> describe_module(const std::string& module);
 
-// Becomes `python3 -m holdfast.launch ARGUMENTS`, with the same Python. Returns only if
+// Becomes `python3 -m holdfast.VERB ARGUMENTS`, with the same Python. Returns only if
 // that is not possible.
-Error become_launcher(const std::vector<std::string>& arguments);
+Error become_python_verb(const std::string& verb,
+                         const std::vector<std::string>& arguments);
 
 }  // namespace holdfast

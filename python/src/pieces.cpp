@@ -1,10 +1,12 @@
 // Bindings of the parts of tensors in memory/: names, types and docs only.
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include "array.h"
 #include "errors.h"
 #include "holdfast/memory/local_state.h"
+#include "holdfast/state/seal.h"
 
 namespace holdfast::python {
 namespace {
@@ -31,6 +33,18 @@ LocalPiece part_of(const Array& array, const std::vector<int64_t>& shape,
   return piece;
 }
 
+std::vector<std::pair<std::string, std::string>> seals(const LocalPieces& pieces) {
+  const nb::gil_scoped_release unlocked;
+  const std::vector<Seal> sealed = unwrap(seals_of(std::span(pieces.begin(), pieces.end())));
+  std::vector<std::pair<std::string, std::string>> named;
+  for (size_t k = 0; k < sealed.size(); ++k) {
+    const auto& [first, second] = sealed[k].lanes;
+    named.emplace_back(pieces[k].tensor->name,
+                       fmt::format("{:016x}{:016x}", first, second));
+  }
+  return named;
+}
+
 }  // namespace
 
 void bind_pieces(nb::module_& m) {
@@ -52,6 +66,9 @@ void bind_pieces(nb::module_& m) {
                           "the same: a save then need not look at each piece.")
       .def(nb::init_implicit<std::vector<LocalPiece>>())
       .def("__len__", &LocalPieces::size)
+      .def("seals", &seals,
+           "The name of each piece, and the seal of its memory as it is now, in the form that\n"
+           "the index of a shard has.")
       .def(
           "plus",
           [](LocalPieces pieces, const std::vector<LocalPiece>& more) {

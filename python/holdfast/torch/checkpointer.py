@@ -14,7 +14,7 @@ from holdfast import _native
 from holdfast.checkpoint import Tiers, absolute_path, log_messages
 from holdfast.options import Failures, Layout, Resuming, Schedule, Watch, Writing
 from holdfast.options import check_every, check_groups, check_known, check_object_names
-from holdfast.torch.loop import messages
+from holdfast.torch.loop import messages, rehearsal
 from holdfast.torch.loop.branch import Start
 from holdfast.torch.loop.closing import Closing, close_at_exit
 from holdfast.torch.loop.due_save import DueSave
@@ -143,7 +143,8 @@ class Checkpointer:
         check_groups(writing=writing, resuming=resuming, failures=failures, schedule=schedule,
                      layout=layout, **({} if watch is None else {"watch": watch}))
         check_object_names(objects or {}, [*_KEYWORDS, plain_values.KEY])
-        self._run, folder = absolute_path(run), memory_folder(handover)
+        self._run, tiers, handover = rehearsal.places(absolute_path(run), tiers, handover)
+        folder = memory_folder(handover)
         self._values = PlainValues()
         named = {"scheduler": scheduler, "scaler": scaler, "ema": ema, **(objects or {}),
                  plain_values.KEY: self._values}
@@ -159,7 +160,7 @@ class Checkpointer:
         self._steps = StepNumbers(schedule.total_steps)
         self._run_is_checked = False  # resume() has returned, or the run has no steps
         self._is_attached = False  # all that will be saved is known to the engine
-        self.report, failures = Report(), with_grace(failures)
+        self.report, failures, self._rehearsal = Report(), with_grace(failures), rehearsal.current()
         self._recovery = recovery_for(recover, self._state, self._buckets, scaler, layout.group)
         transport = self._recovery.connect()
         job = open_job(
@@ -176,6 +177,7 @@ class Checkpointer:
         self._hooks = hook_optimizer_steps(self._before_update, self._changes.after_update)
         self._settle_thread = SettleThread(self._saves.settle_if_copied)
         close_at_exit(self._closing)
+        self._rehearsal.attach(self)
 
     def _rejoin(self) -> None:
         """Goes on with the job, together with the replacement of a lost rank."""
@@ -237,8 +239,11 @@ class Checkpointer:
         is changed, if the checkpoint is of another model and resuming is strict, or if a tensor has
         another shape or dtype. NotFoundError if there is none of `step`, or none after steps were made.
         """
-        return self._recovery.resume(functools.partial(self._resume, step, initial),
-                                     self._take_over)
+        step = self._rehearsal.step_to_resume(step)
+        start = self._recovery.resume(functools.partial(self._resume, step, initial),
+                                      self._take_over)
+        self._rehearsal.resumed(self, start)
+        return start
 
     def _take_over(self, step: int) -> int:
         """Goes on after that step, in the place of a lost rank."""
@@ -293,6 +298,7 @@ class Checkpointer:
         block training, so the saved metric may lag the step by up to about 20 steps.
         """
         step = self._steps.check_next(step)
+        self._rehearsal.made(self, step, loss)
         if not self._recovery.after_step(self._step, step, loss):
             self._changes.note_whole(step)
         self.step_calls.run(step)
@@ -308,7 +314,8 @@ class Checkpointer:
         idle = self._boundaries.is_idle
         if not idle:
             self._losses.tell(job, step, loss)
-        due, last = job.due(step, not idle), self._steps.is_last_of_all(step)
+        due = job.due(step, not idle) or self._rehearsal.due(step)
+        last = self._steps.is_last_of_all(step)
         self._due.ask(due, last)
         if self._changes.by_unknown:
             self._messages.warn_once(messages.UNKNOWN_OPTIMIZER)
@@ -342,6 +349,7 @@ class Checkpointer:
         """
         self._recovery.save(functools.partial(self._save_asked, whole_number(step),
                                               wait_for_value(loss)))
+        self._rehearsal.saved(self, step, loss)
         return Save(self._saves, self._recovery.check_no_loss)
 
     def _save_asked(self, step: int, loss: Any) -> None:
@@ -432,6 +440,7 @@ class Checkpointer:
         self._closing.leave(error)
 
     def _release(self) -> None:
+        self._rehearsal.detach(self)
         self._settle_thread.close()
         self._recovery.close()
         self._watch.close()

@@ -22,10 +22,11 @@ from typing import Any
 import torch
 
 from holdfast import _native
-from holdfast.checkpoint import open_tiers
+from holdfast.checkpoint import absolute_path, open_tiers
 from holdfast.errors import NotFoundError
 from holdfast.options import Layout, Resuming
 from holdfast.torch.checkpointer import Checkpointer
+from holdfast.torch.loop.rehearsal import places
 from holdfast.torch.recover.restarted_steps import without_run
 from holdfast.torch.values import generators
 
@@ -81,8 +82,9 @@ class HoldfastTrainer:
         """Writes the Trainer's state of the newest step into a folder, for the Trainer to read."""
         from transformers.trainer import TRAINER_STATE_NAME
 
-        run = self.args.output_dir  # type: ignore[attr-defined]
-        tiers = open_tiers(self._options.get("tiers", ()))
+        run, tiers, _ = places(absolute_path(self.args.output_dir),  # type: ignore[attr-defined]
+                               self._options.get("tiers", ()), False)
+        tiers = open_tiers(tiers)
         resuming = self._options.get("resuming", Resuming())
         try:
             with self.args.main_process_first(local=False):  # type: ignore[attr-defined]

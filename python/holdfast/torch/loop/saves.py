@@ -77,7 +77,14 @@ class Saves:
 
     def objects(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """The plain values of a save, as they are now: those of all ranks, and this rank's."""
-        return self._objects_of(self._state.capture())
+        captured = self.look()
+        return captured.objects, captured.rank_objects
+
+    def look(self) -> Captured:
+        """What a save would hold now, with its plain values. Nothing is copied."""
+        captured = self._state.capture()
+        self._objects_of(captured)
+        return captured
 
     def resumed(self) -> None:
         """Notes that a checkpoint was restored: its tensors are known to the engine."""

@@ -1,0 +1,42 @@
+// The verbs that start trainings: `holdfast launch` and `holdfast rehearse`. They are
+// programs of Python with options of their own, and the program `holdfast` becomes them
+// before it looks at its arguments (main.cpp). Here the verbs are only described.
+#include "holdfast/cli/command.h"
+#include "holdfast/cli/python_module.h"
+
+namespace holdfast {
+namespace {
+
+constexpr const char* kLaunchExample = R"(
+Examples:
+  holdfast launch -n 4 train.py --batch 32
+  srun --no-kill --ntasks-per-node=1 holdfast launch -n 8 train.py)";
+
+constexpr const char* kRehearseExample = R"(
+Examples:
+  holdfast rehearse -- python train.py --epochs 3
+  holdfast rehearse --steps 50 --at 8,31 -- torchrun --nproc-per-node=2 train.py)";
+
+Verb python_verb(std::string name, std::string summary, const char* examples) {
+  return {.name = name,
+          .summary = std::move(summary),
+          .footer = examples,
+          .options = {},
+          .run = [name](const Context&) -> Result<ExitCode> {
+            return become_python_verb(name, {"--help"});
+          }};
+}
+
+}  // namespace
+
+Verb launch_verb() {
+  return python_verb("launch", "Start the ranks of a training, and replace those that die",
+                     kLaunchExample);
+}
+
+Verb rehearse_verb() {
+  return python_verb("rehearse", "Kill a training, and say whether it resumes exactly",
+                     kRehearseExample);
+}
+
+}  // namespace holdfast

@@ -1,0 +1,36 @@
+"""What to do about what a rehearsal has found."""
+
+from holdfast.rehearse.rehearsal import Killed, Outcome
+
+
+def advise(outcome: Outcome) -> list[str]:
+    """Sentences for the user; none if all is exact."""
+    if outcome.is_exact:
+        return []
+    first = outcome.first
+    if first is None:
+        return ["The training differs from itself without a kill, so that later steps cannot be "
+                "compared. Expected fixed seeds, and torch.use_deterministic_algorithms(True)."]
+    return [_advice_for(first)]
+
+
+def _advice_for(one: Killed) -> str:
+    named = one.cause or one.difference
+    if one.resumed_after is None and one.alone is None:
+        return "The restarted command did not call ck.resume(). Expected start = ck.resume() " \
+               "before its loop."
+    assert named is not None
+    if named.what == "found":
+        short = named.name.rpartition(".")[2]
+        return f'Save it: Checkpointer(..., objects={{"{short}": {named.name}}}).'
+    if named.what == "step":
+        return "The restarted command makes other steps. Expected a loop that begins at the " \
+               "number that ck.resume() returns, and data= for its loader."
+    if named.what in ("batch", "generator"):
+        return "All that Holdfast saves came back. Something else decides about the batch: give " \
+               "the loader as data=, and generators and counters of your own in objects=."
+    if named.what == "loss":
+        return "Batch and state were the same. Something else changes the loss: a generator or a " \
+               "counter that is not saved belongs in objects=."
+    return f"{named.name} came back with another value. Expected that nothing changes it between " \
+           "ck.step() and the next step, and that ck.step() stands behind all updates of a step."

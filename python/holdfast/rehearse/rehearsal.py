@@ -1,0 +1,225 @@
+"""Carries a rehearsal out: which lives a training gets, and what follows from their records.
+
+    1. Undisturbed, so many steps. From its records the kills are chosen.
+    2. Undisturbed again. What differs here is not deterministic by itself.
+    3. Killed, resumed, killed again, ...; the last life goes on to the end. Every life is compared
+       with the first one, step by step and rank by rank.
+    4. Under `holdfast launch` also: one rank is killed alone, and the others go on.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from holdfast.rehearse.differences import (
+    Difference,
+    difference_of_resumed,
+    differing_values,
+    first_difference,
+)
+from holdfast.rehearse.life import Failed, Life, Start, live
+from holdfast.rehearse.plan import AFTER_SAVE, AFTER_UPDATE, BEFORE_UPDATE, Kill, Plan
+from holdfast.rehearse.process_tree import start as start_process
+from holdfast.rehearse.records import LifeRecords
+
+NOTHING = 4  # the exit code if there is nothing to rehearse
+_FEWEST = 3  # steps: one to save, one to be killed in, one to compare
+
+
+@dataclass
+class Killed:
+    """One kill, and how the life after it compares with the undisturbed one."""
+
+    kill: Kill
+    step: int | None  # the step in which the life was killed
+    alone: int | None = None  # the rank that was killed alone
+    resumed_after: int | None = None
+    compared_to: int | None = None  # the last step that was compared
+    difference: Difference | None = None
+    cause: Difference | None = None  # what a resume brought back differently
+
+
+@dataclass
+class Outcome:
+    """What a rehearsal has found."""
+
+    steps: int
+    seconds: float
+    by_itself: Difference | None = None  # in which two undisturbed runs differ
+    ended_early: bool = False  # the command has ended by itself before so many steps
+    left_out: list[str] = field(default_factory=list)  # values that two undisturbed runs differ in
+    kills: list[Killed] = field(default_factory=list)
+    not_met: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def is_exact(self) -> bool:
+        return self.by_itself is None and not any(one.difference for one in self.kills)
+
+    @property
+    def first(self) -> Killed | None:
+        """The first kill after which something differs."""
+        return next((one for one in self.kills if one.difference), None)
+
+
+class Rehearsal:
+    """One call of `holdfast rehearse`. `tell` shows progress."""
+
+    def __init__(self, command: Sequence[str], folder: Path, steps: int, at: Sequence[int] = (),
+                 tell: Callable[[str], None] = lambda text: None,
+                 start: Start = start_process) -> None:
+        self._command, self._folder, self._steps, self._at = command, folder, steps, list(at)
+        self._tell, self._start = tell, start
+
+    def run(self) -> Outcome:
+        """Failed if the command cannot be rehearsed."""
+        golden = self._life("undisturbed", "undisturbed", Plan(1, os.getpid(), self._steps))
+        _check_usable(golden)
+        records = golden.records
+        outcome = Outcome(len(records.numbers), golden.seconds,
+                          ended_early=golden.code is not None and
+                          len(records.numbers) < self._steps)
+        again = self._life("again", "undisturbed again", self._plan(1, records))
+        again.check_not_failed("undisturbed again")
+        outcome.left_out = sorted(differing_values(records, again.records))
+        ignored = set(outcome.left_out)
+        outcome.by_itself = first_difference(records, again.records, ignored)
+        self._kill_all(records, outcome, ignored)
+        self._kill_one(records, outcome, ignored)
+        outcome.not_met = _not_met(records, outcome.kills)
+        outcome.warnings = list(dict.fromkeys([*records.warnings, *outcome.warnings]))
+        return outcome
+
+    def _life(self, name: str, what: str, plan: Plan) -> Life:
+        def tell(count: int) -> None:
+            self._tell(f"{what}: step {count} of {plan.steps}")
+
+        return live(self._command, self._folder / name, plan, tell, self._start)
+
+    def _plan(self, life: int, golden: LifeRecords, kill: Kill | None = None,
+              alone: int | None = None) -> Plan:
+        numbers = golden.numbers
+        return Plan(life, os.getpid(), len(numbers), numbers[-1], kill, alone)
+
+    def _kill_all(self, golden: LifeRecords, outcome: Outcome, ignored: set[str]) -> None:
+        """Kills all processes, life after life, and compares each life with the undisturbed one."""
+        kills, before = choose_kills(golden, self._at), None
+        for life, kill in enumerate([*kills, None], 1):
+            what = f"killed {len(outcome.kills)} times" if outcome.kills else "to be killed"
+            lived = self._life("killed", what, self._plan(life, golden, kill))
+            outcome.warnings += lived.records.warnings
+            if outcome.kills:
+                _compare(golden, lived, outcome, ignored, before)
+            if kill is None or outcome.first is not None:
+                return
+            _check_killed(lived, kill)
+            outcome.kills.append(Killed(kill, _killed_in(lived.records)))
+            before = lived.records
+
+    def _kill_one(self, golden: LifeRecords, outcome: Outcome, ignored: set[str]) -> None:
+        """Under `holdfast launch`, kills one rank alone."""
+        opened = golden.ranks[0].opened[-1] if 0 in golden.ranks else {}
+        if not opened.get("launched") or opened["world"] < 2 or outcome.first is not None:
+            return
+        numbers, last = golden.numbers, opened["world"] - 1
+        kill = Kill(numbers[len(numbers) // 2 - 1], BEFORE_UPDATE)
+        lived = self._life("alone", "one rank killed", self._plan(1, golden, kill, last))
+        lived.check_not_failed(f"rank {last} killed")
+        outcome.kills.append(Killed(kill, kill.after + 1, alone=last))
+        _compare(golden, lived, outcome, ignored)
+
+
+def choose_kills(golden: LifeRecords, at: Sequence[int]) -> list[Kill]:
+    """Where to kill: in the steps `at`, or in two of them and at the end of an epoch."""
+    numbers = golden.numbers
+    if not any(one.opened and one.steps for one in golden.ranks.values()):
+        return []
+    only_saves = all(record["by"] == "save" for one in golden.ranks.values()
+                     for record in one.steps.values())
+    places = [_index_of(step, numbers) for step in at] or _usual_places(golden)
+    kinds = [AFTER_SAVE] * 2 if only_saves else [BEFORE_UPDATE, AFTER_UPDATE]
+    return [Kill(numbers[place - 1], kinds[k % 2]) for k, place in enumerate(sorted(set(places)))]
+
+
+def _usual_places(golden: LifeRecords) -> list[int]:
+    count = len(golden.numbers)
+    places = {max(1, 2 * count // 5), max(2, 13 * count // 20)}
+    if (end := end_of_epoch(golden)) is not None:
+        places.add(golden.numbers.index(end) + 1)
+    return [place for place in places if place < count]
+
+
+def end_of_epoch(golden: LifeRecords) -> int | None:
+    """The last step of the first epoch that has ended, if a later step was made."""
+    steps = list(golden.ranks[min(golden.ranks)].steps.values())
+    for before, record in zip(steps, steps[1:]):
+        if None not in (before.get("epoch"), record.get("epoch")) and \
+                before["epoch"] != record["epoch"]:
+            last = before if record["ends_with_for"] else record
+            return last["step"] if last is not steps[-1] else None
+    return None
+
+
+def _index_of(step: int, numbers: list[int]) -> int:
+    if step not in numbers[1:]:
+        raise Failed(f"--at {step}: not one of the steps {numbers[1]} to {numbers[-1]}; expected a "
+                     "step that is made after another one", code=2)
+    return numbers.index(step)
+
+
+def _check_usable(golden: Life) -> None:
+    """Failed if the command has made no steps that could be compared."""
+    golden.check_not_failed("undisturbed")
+    if not golden.records.has_checkpointer:
+        raise Failed("the command has made no holdfast.Checkpointer; expected a training that is "
+                     "saved by one", NOTHING)
+    count = len(golden.records.numbers)
+    if count < _FEWEST:
+        made = f"{count} {'step' if count == 1 else 'steps'} by ck.step() or ck.save()"
+        raise Failed(f"the command has made {made}; expected {_FEWEST} or more", NOTHING)
+
+
+def _check_killed(lived: Life, kill: Kill) -> None:
+    """Failed if the life has not come to the place where it was to be killed."""
+    lived.check_not_failed(f"on the way to a kill after step {kill.after}")
+    if lived.code is not None:
+        raise Failed(f"the command has ended by itself before step {kill.after} was saved, and in "
+                     "the undisturbed run it has not")
+
+
+def _killed_in(records: LifeRecords) -> int | None:
+    return next((one.waits["step"] for one in records.ranks.values() if one.waits), None)
+
+
+def _compare(golden: LifeRecords, lived: Life, outcome: Outcome, ignored: set[str],
+             before: LifeRecords | None = None) -> None:
+    """Compares a life that came after the newest kill; `before` is the life that was killed."""
+    killed, records = outcome.kills[-1], lived.records
+    lived.check_not_failed(f"started again after the kill in step {killed.step}")
+    resumed = [one.resumed["start"] - 1 for one in records.ranks.values() if one.resumed]
+    killed.resumed_after = resumed[0] if resumed else None
+    waits = [one.waits for one in records.ranks.values() if one.waits]
+    killed.compared_to = max(records.numbers, default=None)
+    upto = waits[0]["step"] - 1 if waits and waits[0]["why"] == "kill" else golden.numbers[-1]
+    killed.cause = before and difference_of_resumed(before, records)
+    if outcome.by_itself is None:
+        killed.difference = first_difference(golden, records, ignored, upto)
+    killed.difference = killed.difference or killed.cause
+
+
+def _not_met(golden: LifeRecords, kills: Sequence[Killed]) -> list[str]:
+    """What a training may have, and this rehearsal has not met."""
+    ranks = list(golden.ranks.values())
+    opened = [record for one in ranks for record in one.opened]
+    saved = {one.kill.after for one in kills}
+    missing = []
+    if (end := end_of_epoch(golden)) is None or end not in saved:
+        lengths = [one["epoch_length"] for one in opened if one["epoch_length"]]
+        more = f" (--steps {lengths[0] + 3} reaches one)" if lengths else ""
+        missing.append(f"an epoch's end{more}")
+    if not any(record["validated"] for one in ranks for record in one.steps.values()):
+        missing.append("a validation")
+    if not any(one["workers"] for one in opened):
+        missing.append("workers of a loader")
+    return missing

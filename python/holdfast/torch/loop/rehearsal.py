@@ -1,0 +1,288 @@
+"""The side of a training process in `holdfast rehearse`: it records every step, and waits to be killed.
+
+A record of a step has what a save would hold (the seals of its tensors, its plain values), the loss,
+and what entered the forward pass of the model. A life is killed by the process that started it
+(holdfast/rehearse): here a process only waits, once the step before is durable, and says so.
+"""
+
+import contextlib
+import functools
+import json
+import logging
+import os
+import signal
+import sys
+import time
+import weakref
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils._pytree import tree_leaves
+
+from holdfast import _native
+from holdfast.rehearse.plan import (
+    AFTER_SAVE,
+    AFTER_UPDATE,
+    BEFORE_UPDATE,
+    VARIABLE,
+    Plan,
+    records_folder,
+    rehearsed_run,
+)
+from holdfast.torch.loop.step_record import digest_inputs, digest_values, seals_by_name
+from holdfast.torch.values import generators
+from holdfast.torch.values.boxes import local_of
+
+_DURABLE = 120.0  # seconds for the save before a kill to become durable
+_LOOK = 0.05  # seconds between two looks whether the supervisor is still there
+
+
+class NoRehearsal:
+    """Stands for a rehearsal in a process that is not rehearsed."""
+
+    def attach(self, checkpointer: Any) -> None: ...
+
+    def detach(self, checkpointer: Any) -> None: ...
+
+    def due(self, step: int) -> None: ...
+
+    def step_to_resume(self, step: int | None) -> int | None:
+        return step
+
+    def resumed(self, checkpointer: Any, start: int) -> None: ...
+
+    def made(self, checkpointer: Any, step: int, loss: Any) -> None: ...
+
+    def saved(self, checkpointer: Any, step: int, loss: Any) -> None: ...
+
+
+class Rehearsal:
+    """One process of a rehearsed training. It serves all Checkpointers of the process."""
+
+    def __init__(self, folder: Path) -> None:
+        self._plan = Plan.read(folder)
+        self._rank = int(os.environ.get("RANK", "0"))
+        self._path = records_folder(folder, self._plan.life) / f"rank-{self._rank}.jsonl"
+        self._seen = _Seen()
+        self._numbers: list[int] = []  # the steps that were made in this process
+        self._hooks: dict[int, list[Any]] = {}  # by Checkpointer
+        self._watched: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._calls_step = False
+        logging.getLogger("holdfast").addHandler(_Warnings(self._write))
+
+    # What a Checkpointer calls
+
+    def attach(self, checkpointer: Any) -> None:
+        """Watches the model of a Checkpointer that was made."""
+        if not self._numbers and dist.is_available() and dist.is_initialized():
+            self._rank = dist.get_rank()
+            self._path = self._path.with_name(f"rank-{self._rank}.jsonl")
+        state = checkpointer._state
+        self._write("open", rank=self._rank, world=state.world, pid=os.getpid(),
+                    launched="HOLDFAST_LAUNCH_ID" in os.environ, **_loader_facts(state))
+        self._watched.add(checkpointer)
+        look = functools.partial(self._seen.note_forward, state)
+        self._hooks[id(checkpointer)] = [
+            *(model.register_forward_pre_hook(look, with_kwargs=True) for model in state.models),
+            register_optimizer_step_pre_hook(_weak_hook(self, checkpointer))]
+
+    def detach(self, checkpointer: Any) -> None:
+        """Ends that, when the Checkpointer is closed."""
+        self._watched.discard(checkpointer)
+        for hook in self._hooks.pop(id(checkpointer), ()):
+            hook.remove()
+
+    def due(self, step: int) -> tuple[bool, str] | None:
+        """Asks for the save before a kill, as the schedule asks for others."""
+        kill = self._plan.kill
+        wanted = kill is not None and self._plan.alone is None and kill.where != AFTER_SAVE
+        return (False, "holdfast rehearse") if wanted and step == kill.after else None
+
+    def step_to_resume(self, step: int | None) -> None:
+        """The newest one: the run of a rehearsal does not have the step that was asked for."""
+
+    def resumed(self, checkpointer: Any, start: int) -> None:
+        """Records what resume() has brought back."""
+        report = checkpointer.report
+        self._write("resumed", start=start, inexact=[str(line) for line in report.inexact],
+                    **(self._state_of(checkpointer) if start > 0 else {}))
+
+    def made(self, checkpointer: Any, step: int, loss: Any) -> None:
+        """Records a step, at the beginning of step(); waits there if the life ends in this step."""
+        self._calls_step = True
+        self._record(checkpointer, step, loss, by="step")
+        if self._is_time(checkpointer, step, AFTER_UPDATE):
+            self._wait_to_be_killed(step)
+        if self._is_last(step):
+            self._wait("end", step)
+
+    def saved(self, checkpointer: Any, step: int, loss: Any) -> None:
+        """Records a step that is saved by save(), in a script that does not call step()."""
+        if self._calls_step:
+            return
+        self._record(checkpointer, step, loss, by="save")
+        kill = self._plan.kill
+        if kill is not None and kill.where == AFTER_SAVE and step >= kill.after:
+            self._wait_to_be_killed(step)
+        if self._is_last(step):
+            self._wait("end", step)
+
+    # The parts
+
+    def before_update(self, checkpointer: Any) -> None:
+        """Called before every update of an optimizer."""
+        step = self._numbers[-1] if self._numbers else -1
+        kill = self._plan.kill
+        if kill is None or kill.where != BEFORE_UPDATE or checkpointer not in self._watched:
+            return
+        if self._plan.alone is not None:
+            self._die_alone(step)
+        elif _saved_last(checkpointer) >= kill.after:
+            self._wait_to_be_killed(step + 1)
+
+    def _is_time(self, checkpointer: Any, step: int, where: str) -> bool:
+        """True if the life ends here: a save was made before, and this step comes after it."""
+        kill = self._plan.kill
+        return (kill is not None and kill.where != AFTER_SAVE and self._plan.alone is None
+                and step > _saved_last(checkpointer) >= kill.after)
+
+    def _is_last(self, step: int) -> bool:
+        if self._plan.end is not None:
+            return step >= self._plan.end
+        return len(set(self._numbers)) >= self._plan.steps
+
+    def _record(self, checkpointer: Any, step: int, loss: Any, by: str) -> None:
+        self._numbers.append(step)
+        self._write("step", by=by, step=step, loss=None if loss is None else float(loss).hex(),
+                    **self._seen.take(), **self._state_of(checkpointer),
+                    **_epoch_of(checkpointer._state))
+
+    def _state_of(self, checkpointer: Any) -> dict[str, Any]:
+        captured = checkpointer._saves.look()
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+        values = {**captured.objects, **{f"rank.{key}": one
+                                         for key, one in captured.rank_objects.items()}}
+        return {"tensors": seals_by_name(captured.pieces), "values": digest_values(values)}
+
+    def _die_alone(self, step: int) -> None:
+        """Kills this rank and no other, once."""
+        kill, mark = self._plan.kill, self._path.with_suffix(".killed")
+        if self._plan.alone == self._rank and step == kill.after and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def _wait_to_be_killed(self, step: int) -> None:
+        """Waits until all saves are durable, and then for the end."""
+        for one in list(self._watched):
+            one._saves.settle()
+            if one._saves.handle is not None:
+                with contextlib.suppress(Exception):  # then a resume shows what is missing
+                    one._saves.handle.durable(_DURABLE)
+        self._wait("kill", step)
+
+    def _wait(self, why: str, step: int) -> None:
+        """Waits for the supervisor to end this process."""
+        self._write("waits", why=why, step=step, **self._seen.take())
+        while True:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._plan.supervisor, 0)
+                time.sleep(_LOOK)
+                continue
+            os._exit(1)
+
+    def _write(self, kind: str, **fields: Any) -> None:
+        line = json.dumps({"kind": kind, **fields})
+        with open(self._path, "a") as file:
+            file.write(line + "\n")
+
+
+class _Seen:
+    """What entered the model since the last step, and the generators at the first of these calls."""
+
+    def __init__(self) -> None:
+        self._inputs: list[str] = []
+        self._generators: dict[str, str] = {}
+        self._validated = False
+
+    def note_forward(self, state: Any, module: Any, args: Any, kwargs: Any) -> None:
+        """A hook before the forward pass of a model."""
+        if not module.training:
+            self._validated = True
+            return
+        if not self._inputs:
+            self._generators = digest_values(generators.capture(state.generators))
+        tensors = [local_of(leaf).detach() if isinstance(leaf, torch.Tensor) else leaf
+                   for leaf in tree_leaves((args, kwargs))]
+        self._inputs.append(digest_inputs(state, tensors))
+
+    def take(self) -> dict[str, Any]:
+        """What was seen; from now on, only what comes later."""
+        found = {"inputs": self._inputs, "generators": self._generators,
+                 "validated": self._validated}
+        self._inputs, self._generators, self._validated = [], {}, False
+        return found
+
+
+class _Warnings(logging.Handler):
+    """Records the warnings of Holdfast, and prints them as before."""
+
+    def __init__(self, write: Any) -> None:
+        super().__init__(logging.WARNING)
+        self._record = write
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        self._record("warning", text=text)
+        print(text, file=sys.stderr, flush=True)
+
+
+def places(run: str, tiers: Any, handover: Any) -> tuple[str, Any, Any]:
+    """Where a Checkpointer saves: as given, or in the folder of a rehearsal and nowhere else."""
+    rehearsed = rehearsed_run(run)
+    return (run, tiers, handover) if rehearsed == run else (rehearsed, (), False)
+
+
+@functools.cache
+def current() -> Rehearsal | NoRehearsal:
+    """The rehearsal of this process."""
+    folder = os.environ.get(VARIABLE)
+    return Rehearsal(Path(folder)) if folder else NoRehearsal()
+
+
+def _weak_hook(rehearsal: Rehearsal, checkpointer: Any) -> Any:
+    ref = weakref.ref(checkpointer)
+
+    def before(*_: Any) -> None:
+        if (live := ref()) is not None:
+            rehearsal.before_update(live)
+
+    return before
+
+
+def _saved_last(checkpointer: Any) -> int:
+    saved = checkpointer._steps.saved_last
+    return -1 if saved is None else saved
+
+
+def _loader_facts(state: Any) -> dict[str, Any]:
+    """What is known of the loader: its workers, and the batches of an epoch."""
+    loader = state.loader
+    workers = getattr(getattr(loader, "_inner", None), "num_workers", 0)
+    sequence = getattr(getattr(loader, "sampler", None), "sequence", None)
+    length = getattr(sequence, "batches_per_epoch", None)
+    if loader is not None and length is None:
+        with contextlib.suppress(TypeError):
+            length = len(loader)
+    return {"workers": workers, "epoch_length": length, "has_loader": loader is not None}
+
+
+def _epoch_of(state: Any) -> dict[str, Any]:
+    """The number of the epoch, and whether it still is that of a `for` that has read its last batch."""
+    epoch = getattr(state.loader, "epoch", None)
+    spans = getattr(state.loader, "_epochs", getattr(state.loader.sampler, "epochs", None)) \
+        if state.loader is not None else None
+    return {"epoch": epoch if isinstance(epoch, int) else None, "ends_with_for": spans == "each"}
