@@ -27,6 +27,7 @@ from holdfast.torch.loop.model_changes import ModelChanges
 from holdfast.torch.loop.optimizer_hooks import hook_optimizer_steps
 from holdfast.torch.loop.resume import Resume
 from holdfast.torch.loop.saves import Save, Saves
+from holdfast.torch.loop.self_check import Check, check
 from holdfast.torch.loop.settle_thread import SettleThread
 from holdfast.torch.loop.step_calls import StepCalls
 from holdfast.torch.loop.step_numbers import StepNumbers, whole_number
@@ -158,6 +159,7 @@ class Checkpointer:
         self._due = DueSave()
         self.step_calls, self.pieces = StepCalls(), self._state.pieces  # for holdfast.inject
         self._steps = StepNumbers(schedule.total_steps)
+        self._group = layout.group
         self._run_is_checked = False  # resume() has returned, or the run has no steps
         self._is_attached = False  # all that will be saved is known to the engine
         self.report, failures, self._rehearsal = Report(), with_grace(failures), rehearsal.current()
@@ -402,6 +404,17 @@ class Checkpointer:
         if not self._saves.is_unsettled or not self._boundaries.knows(optimizer):
             return changed
         return self._saves.settle_before_update(optimizer, args, kwargs) or changed
+
+    def check(self) -> Check:
+        """Saves to a scratch folder, and tells whether what comes back is what is in memory.
+
+            print(ck.check())
+
+        Call it on all ranks together, between two updates. It compares the seals of all tensors,
+        loads plain values back into their objects, and lists what was found and is not saved. It
+        needs room for a step beside the run. `holdfast rehearse` tells more: it kills the script.
+        """
+        return check(self._state, self._saves, self._run, self._group, [])
 
     # The end
 

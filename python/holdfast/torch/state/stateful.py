@@ -78,6 +78,17 @@ class Stateful:
         if loaded is not None:
             _load_into(self._thing, unpack(*loaded))
 
+    def survives_reload(self) -> bool:
+        """False if the object's plain values, loaded into it, are not what it then has.
+
+        An object with tensors is not loaded, because that would need memory for all of them.
+        """
+        packed = pack(_state_of(self._thing), self.key)
+        if packed.tensors:
+            return True
+        _load_into(self._thing, unpack(packed.tree, {}))
+        return repr(pack(_state_of(self._thing), self.key).tree) == repr(packed.tree)
+
     def _pieces(self, tensors: Mapping[str, torch.Tensor]) -> list[Piece]:
         # Only the tensors of this call are remembered: others would be kept alive.
         self._known = {name: self._known_piece(name, tensor) for name, tensor in tensors.items()}

@@ -358,6 +358,11 @@ class TrainingState:
             if one.key != "data":
                 one.load_again()
 
+    def reload_plain_values(self) -> list[str]:
+        """Loads the values of objects without tensors into them; names those that then differ."""
+        return [one.key for one in self._objects.without_hooks
+                if one.key != "data" and not one.survives_reload()]
+
     def load_weights(self, path: str, *, strict: bool) -> None:
         """Fills the model from a file or another run (weights_file.py). A collective call."""
         load_weights(self._tensors, path, strict=strict)
