@@ -199,9 +199,9 @@ def _compare(golden: LifeRecords, lived: Life, outcome: Outcome, ignored: set[st
     lived.check_not_failed(f"started again after the kill in step {killed.step}")
     resumed = [one.resumed["start"] - 1 for one in records.ranks.values() if one.resumed]
     killed.resumed_after = resumed[0] if resumed else None
-    waits = [one.waits for one in records.ranks.values() if one.waits]
+    was_killed = any(one.waits and one.waits["why"] == "kill" for one in records.ranks.values())
     killed.compared_to = max(records.numbers, default=None)
-    upto = waits[0]["step"] - 1 if waits and waits[0]["why"] == "kill" else golden.numbers[-1]
+    upto = killed.compared_to if was_killed else golden.numbers[-1]
     killed.cause = before and difference_of_resumed(before, records)
     if outcome.by_itself is None:
         killed.difference = first_difference(golden, records, ignored, upto)

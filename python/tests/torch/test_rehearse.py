@@ -1,0 +1,166 @@
+"""`holdfast rehearse`: what it says of scripts that resume exactly, and of those that do not."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rehearsed import rehearse
+
+LONG = os.environ.get("HOLDFAST_LONG") == "1"
+
+TRAINING = """
+import sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+import holdfast
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2), nn.Linear(8, 1))
+opt = torch.optim.AdamW(model.parameters(), lr=1e-2)
+x = torch.randn(48, 4)
+loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=8, shuffle=True)
+ck = holdfast.Checkpointer(RUN, model=model, optimizer=opt, data=loader, every="1h")
+step = ck.resume()
+for epoch in range(loader.epoch, 4):
+    for inputs, targets in loader:
+        loss = (model(inputs) - targets).pow(2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        ck.step(step, loss=loss)
+        step += 1
+open(sys.argv[0] + ".end", "w")
+ck.close()
+"""
+
+
+def script(tmp_path, text=TRAINING):
+    return text.replace("RUN", repr(str(tmp_path / "runs" / "gpt")))
+
+
+def test_an_exact_script_is_exact_also_at_the_end_of_an_epoch(tmp_path):
+    found = rehearse(script(tmp_path), tmp_path)
+    assert found.code == 0, found.text
+    assert "EXACT" in found.text and "again: equal" in found.text
+    assert [(one["saved"], one["compared_to"]) for one in found.json["kills"]] == [(3, 6), (5, 9)]
+    assert found.json["not_rehearsed"] == ["a validation", "workers of a loader"]
+    assert not Path(tmp_path, "script.py.end").exists()  # the end of the script was not reached
+
+
+def test_the_run_of_the_script_and_its_tiers_stay_as_they_are(tmp_path):
+    own = script(tmp_path).replace('every="1h"', f'every="1 steps", tiers=[{str(tmp_path / "tier")!r}]')
+    trained = subprocess.run([sys.executable, "-c", own, str(tmp_path / "made")], capture_output=True,
+                             text=True)
+    assert trained.returncode == 0, trained.stderr
+    before = _bytes_of(tmp_path / "runs"), _bytes_of(tmp_path / "tier")
+    assert before[0] and before[1]
+    assert rehearse(own, tmp_path).code == 0
+    assert (_bytes_of(tmp_path / "runs"), _bytes_of(tmp_path / "tier")) == before
+
+
+def _bytes_of(folder):
+    return {path: path.read_bytes() for path in sorted(Path(folder).rglob("*")) if path.is_file()}
+
+
+def test_a_counter_that_nobody_saves_is_found_by_the_loss(tmp_path):
+    text = script(tmp_path).replace("step = ck.resume()", "step = ck.resume()\ncount = 0").replace(
+        ".mean()\n", ".mean() + count\n        count += 1\n")
+    found = rehearse(text, tmp_path)
+    assert found.code == 1
+    assert found.json["first_difference"]["what"] == "loss"
+    assert "NOT exact" in found.text and "objects=" in found.text
+
+
+def test_a_loader_that_was_not_given_is_found_by_the_batch(tmp_path):
+    found = rehearse(script(tmp_path).replace(", data=loader", "").replace("loader.epoch", "0"),
+                     tmp_path)
+    assert found.code == 1
+    assert found.json["first_difference"]["what"] == "batch" and "data=" in found.text
+
+
+def test_a_training_that_differs_by_itself_is_compared_with_the_killed_run(tmp_path):
+    text = script(tmp_path).replace("x = torch", "torch.manual_seed(0)\nx = torch").replace(
+        "loader = ", "torch.seed()\nloader = ").replace("torch.manual_seed(0)", "torch.seed()", 1)
+    found = rehearse(text, tmp_path)
+    assert found.code == 1
+    assert found.json["deterministic"] is False
+    assert "its state and its next batch are those of the killed run" in found.text
+
+
+def test_a_script_that_only_saves_is_killed_after_its_saves(tmp_path):
+    text = script(tmp_path).replace("ck.step(step, loss=loss)", "ck.save(step, loss=loss)")
+    found = rehearse(text, tmp_path)
+    assert found.code == 0, found.text
+    assert found.json["kills"][0]["where"] == "behind save()"
+
+
+def test_a_script_that_ends_early_is_rehearsed_up_to_its_end(tmp_path):
+    found = rehearse(script(tmp_path).replace("epoch, 4)", "epoch, 1)"), tmp_path, steps=20)
+    assert found.code == 0, found.text
+    assert "6 steps, where it ended by itself" in found.text
+
+
+@pytest.mark.parametrize(("change", "code", "says"), [
+    ("print(1)\n#", 4, "made no holdfast.Checkpointer; expected"),
+    ("1 / 0\n#", 1, "failed with exit code 1: ZeroDivisionError: division by zero"),
+], ids=["no Checkpointer", "fails"])
+def test_a_command_that_cannot_be_rehearsed_gets_one_sentence(tmp_path, change, code, says):
+    found = rehearse(f"{change}\n", tmp_path)
+    assert found.code == code and says in found.text and "\n" not in found.text
+
+
+def test_a_script_without_resume_gets_one_sentence(tmp_path):
+    found = rehearse(script(tmp_path).replace("step = ck.resume()", "step = 0"), tmp_path)
+    assert found.code == 1
+    assert "expected resume() before the first step" in found.text and "\n" not in found.text
+
+
+def test_a_script_with_too_few_steps_gets_one_sentence(tmp_path):
+    found = rehearse(script(tmp_path).replace("torch.randn(48", "torch.randn(12").replace(
+        "epoch, 4)", "epoch, 1)"), tmp_path)
+    assert found.code == 4
+    assert found.text == "the command has made 2 steps by ck.step() or ck.save(); expected 3 or more"
+
+
+def test_nothing_stays_running(tmp_path):
+    detached = ('import subprocess\nsubprocess.Popen(["setsid", "--fork", "sleep", "4321.5"])\n')
+    assert rehearse(detached + script(tmp_path), tmp_path).code == 0
+    running = subprocess.run(["pgrep", "-f", "sleep 4321.5"], capture_output=True)
+    assert running.returncode == 1
+
+
+def holdfast_rehearse(*arguments):
+    return subprocess.run([sys.executable, "-m", "holdfast.rehearse", *arguments],
+                          capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.parametrize(("arguments", "says"), [
+    ([], "no command; expected"),
+    (["--", "no-such-program"], "no-such-program: no such program; expected"),
+    (["--steps", "2", "--", "true"], "--steps 2; expected 3 or more"),
+    (["--at", "x", "--", "true"], "x; expected steps such as 8,13"),
+    (["--folder", "/", "--", "true"], "--folder /: is there already; expected a new folder"),
+])
+def test_wrong_calls_get_one_sentence(arguments, says):
+    done = holdfast_rehearse(*arguments)
+    assert done.returncode == 2
+    assert done.stdout == "" and done.stderr.count("\n") == 1 and says in done.stderr
+
+
+def test_a_step_that_is_not_made_cannot_be_killed_in(tmp_path):
+    found = rehearse(script(tmp_path), tmp_path, at=[4, 99])
+    assert found.code == 2 and "--at 99: not one of the steps 1 to 9; expected" in found.text
+
+
+def test_a_job_of_holdfast_launch_also_loses_one_rank_alone(tmp_path):
+    done = holdfast_rehearse("--steps", "6", "--json", "--", sys.executable, "-m", "holdfast.launch",
+                             "-n", "2", str(Path(__file__).with_name("launched.py")),
+                             str(tmp_path / "run"), "50", "0")
+    assert done.returncode == 0, done.stdout + done.stderr
+    kills = json.loads(done.stdout)["kills"]
+    assert [one["alone"] for one in kills] == [None, None, 1]
+    assert not Path(tmp_path / "run").exists()
