@@ -24,6 +24,15 @@ class DocumentsTest(unittest.TestCase):
         self.assertEqual(missing, [])
         self.assertGreater(seen, 30)  # a pattern that finds nothing would pass
 
+    def test_the_readme_names_the_two_commands_that_do_the_set_up(self):
+        blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+        commands = {line.split("#")[0].strip(): line for block in blocks for line in block.splitlines()}
+        for command in ("make demo", "make test"):
+            self.assertIn(command, commands)
+            self.assertRegex(commands[command], r"# .*\d+ minutes")  # how long it takes
+            target = command.split()[1]
+            self.assertRegex((ROOT / "Makefile").read_text(), rf"(?m)^{target}: setup$")
+
 
 if __name__ == "__main__":
     unittest.main()
