@@ -34,22 +34,25 @@ RUN = ""  # where the script saves; set in the process that runs it
 _kill_at: int | None = None
 
 
-def made(step, loss):
-    """Notes the loss of a step, in the place where a killed training is killed."""
+def made(step, loss, saved=None):
+    """Notes the loss of a step, in the place where a killed training is killed.
+
+    A script that does not save each step says which one it has saved last.
+    """
     value = float(loss)
     with open(f"{RUN}.losses", "a") as file:
         file.write(f"{step} {value.hex()}\n")
     if _kill_at is not None and step >= _kill_at:
-        _wait_for_save(step)
+        _wait_for_save(step - 1 if saved is None else saved)
         os.killpg(0, signal.SIGKILL)  # the workers of its loaders, too
 
 
 def _wait_for_save(step):
-    """Waits until an earlier step is durable: a start from nothing would show nothing."""
+    """Waits until that step is durable: a start from nothing would show nothing."""
     end = time.monotonic() + 10
-    while not any(Path(RUN).glob(f"step-{step - 1:08d}*/manifest.json")):
+    while not any(Path(RUN).glob(f"step-{step:08d}*/manifest.json")):
         if time.monotonic() > end:
-            raise TimeoutError(f"step {step - 1} did not become durable before the kill in {step}")
+            raise TimeoutError(f"step {step} did not become durable before the kill")
         time.sleep(0.002)
 
 
