@@ -21,10 +21,14 @@ import signal
 import sys
 import time
 import traceback
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
 import ranks
+import torch
+
+import holdfast.torch.data  # noqa: F401  (imported here once, before the fork)
 
 FOLDER = Path(__file__).parent / "idioms"
 STEPS = 14
@@ -39,7 +43,7 @@ def made(step, loss, saved=None):
 
     A script that does not save each step says which one it has saved last.
     """
-    value = float(loss)
+    value = loss.item() if isinstance(loss, torch.Tensor) else float(loss)
     with open(f"{RUN}.losses", "a") as file:
         file.write(f"{step} {value.hex()}\n")
     if _kill_at is not None and step >= _kill_at:
@@ -50,7 +54,7 @@ def made(step, loss, saved=None):
 def _wait_for_save(step):
     """Waits until that step is durable: a start from nothing would show nothing."""
     end = time.monotonic() + 10
-    while not any(Path(RUN).glob(f"step-{step:08d}*/manifest.json")):
+    while not Path(RUN, f"step-{step:08d}", "manifest.json").exists():
         if time.monotonic() > end:
             raise TimeoutError(f"step {step} did not become durable before the kill")
         time.sleep(0.002)
@@ -93,6 +97,14 @@ def _losses(run):
     return found, contradictions
 
 
+def _show_warnings():
+    """Prints warnings as in a plain process: pytest has set Python to collect them."""
+    warnings.resetwarnings()
+    for kind in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
+        warnings.simplefilter("ignore", kind)
+    warnings.showwarning = lambda *args: sys.stderr.write(warnings.formatwarning(*args[:4]))
+
+
 def _live(name, run, kill):
     """Runs the script in this process, which was forked for it."""
     global RUN, _kill_at
@@ -101,6 +113,7 @@ def _live(name, run, kill):
     log = os.open(f"{run}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
+    _show_warnings()
     RUN, _kill_at = run, kill
     os.chdir(Path(run).parent)
     script = FOLDER / f"{name}.py"

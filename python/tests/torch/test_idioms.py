@@ -3,13 +3,33 @@
 The scripts are in the folder `idioms`; idiom.py says what they look like.
 """
 
+import os
+
 import idiom
 import pytest
 
+# Each takes a second. Those that are least unlike the others are not in `make test`.
+LONG = {
+    "adafactor_tied_weights", "channels_last_convnet", "curriculum_values", "distillation",
+    "endless_loader_while", "foreach_clip_warm_restarts", "lazy_modules", "loader_generator",
+    "mixup_on_the_fly", "momentum_contrast", "nadam_sequential_lr", "optimizers_by_name",
+    "persistent_workers", "recomputed_activations", "rprop_full_batch", "swa_second_half",
+    "trackers_as_objects", "vae_annealing", "warmup_lambda_groups", "weighted_sampler",
+    "wgan_gradient_penalty",
+}  # fmt: skip
 NAMES = sorted(path.stem for path in idiom.FOLDER.glob("*.py"))
 
 
-@pytest.mark.parametrize("name", NAMES)
+def _marked(name):
+    skipped = name in LONG and not os.environ.get("HOLDFAST_LONG")
+    return pytest.param(name, marks=pytest.mark.skipif(skipped, reason="needs HOLDFAST_LONG=1"))
+
+
+def test_the_long_idioms_exist():
+    assert set(NAMES) >= LONG
+
+
+@pytest.mark.parametrize("name", [_marked(name) for name in NAMES])
 def test_an_idiom_does_what_its_script_says(tmp_path, name):
     _, expected = idiom.expectation(name)
     plain = idiom.train(name, tmp_path / "plain")

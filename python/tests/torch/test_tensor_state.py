@@ -258,7 +258,8 @@ def test_several_models_and_optimizers_go_by_their_keys():
 
 def test_stages_whose_names_begin_anew_need_a_map():
     stages = [nn.Sequential(nn.Linear(2, 2)), nn.Sequential(nn.Linear(2, 2))]
-    with pytest.raises(ValueError, match="model.0.weight: two tensors have this name; expected"):
+    with pytest.raises(ValueError, match="model.0.weight: two tensors have this name; expected "
+                                         'model={"generator": ..., "critic": ...} for several'):
         TensorState(stages)
     names = [p.name for p in TensorState(stages, names=[None, {"0": "1"}]).pieces()]
     assert names == ["model.0.weight", "model.0.bias", "model.1.weight", "model.1.bias"]

@@ -25,6 +25,17 @@ def with_inner(optimizer: Any) -> Iterator[Any]:
         optimizer = next((one for one in inner if hasattr(one, "param_groups")), None)
 
 
+def note_earlier_steps(optimizer: Any) -> None:
+    """Tells torch's schedulers that the optimizer has made steps, in an earlier process.
+
+    After a save at an epoch's end, the scheduler's step comes first in the new process, and torch
+    would warn that it should come after a step of the optimizer.
+    """
+    for one in with_inner(optimizer):
+        if isinstance(one, torch.optim.Optimizer):
+            vars(one)["_opt_called"] = True
+
+
 def with_own_states(keyed: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
     """(key, optimizer) of these optimizers, and of those inside them that have another state.
 

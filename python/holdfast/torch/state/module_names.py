@@ -82,8 +82,9 @@ def collect_entries(
             for name in (entry.name, *entry.aliases):
                 if by_name.setdefault(name, first) is not first:
                     raise ValueError(f"{name}: two tensors have this name; expected "
-                                     'layout=holdfast.Layout(names=[{"0": "layers.4"}, ...]), '
-                                     "one map for each stage")
+                                     'model={"generator": ..., "critic": ...} for several models, '
+                                     'or, for pipeline stages, layout=holdfast.Layout(names='
+                                     '[{"0": "layers.4"}, ...]), one map for each stage')
     return list(by_tensor.values())
 
 

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from holdfast.torch.state.buffer_copies import copies_of_buffer
 from holdfast.torch.state.change_detection import ChangeDetector
+from holdfast.torch.state.inner_optimizers import note_earlier_steps
 from holdfast.torch.state.model_tensors import Exclude, ModelTensors
 from holdfast.torch.state.module_names import Entry, Renaming, by_key
 from holdfast.torch.state.module_state_dicts import reshape, reshaped
@@ -192,6 +193,7 @@ class TensorState:
         for key, optimizer in self._optimizers.keyed:
             for name, value in objects.get("other", {}).get(join("optimizer", key), []):
                 optimizer.state[name] = unpack(value, {})
+            note_earlier_steps(optimizer)
         return missing
 
     # Making the tensors fit a checkpoint

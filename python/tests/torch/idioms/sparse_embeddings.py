@@ -10,6 +10,7 @@ from torch import nn
 import holdfast
 
 torch.manual_seed(5)
+torch.sparse.check_sparse_tensor_invariants.disable()  # else torch warns that they are not checked
 
 
 class Recommender(nn.Module):
