@@ -160,14 +160,15 @@ def _modules(module: nn.Module, name: str, ddp: DistributedDataParallel | None,
             continue
         # DDP lists what it ignores by the names of its module, with other wrappers in them.
         within = "" if module is ddp else join(inside, key)
-        shown = name if _hides(module, key) else join(name, key)
+        shown = name if hides(module, key) else join(name, key)
         yield from _modules(child, shown, ddp, within)
 
 
-def _hides(module: nn.Module, key: str) -> bool:
+def hides(module: nn.Module, key: str) -> bool:
+    """True if the module is a wrapper, and that child is what it wraps."""
     if key in ("_orig_mod", "_checkpoint_wrapped_module"):
         return True
-    return key == "module" and isinstance(module, (DistributedDataParallel, DataParallel))
+    return key == "module" and issubclass(type(module), (DistributedDataParallel, DataParallel))
 
 
 def _walk(module: nn.Module, name: str, ddp: DistributedDataParallel | None,

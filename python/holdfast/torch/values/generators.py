@@ -66,10 +66,10 @@ def restore(saved: Mapping[str, Any], extra: Mapping[str, Any] | None = None) ->
 
 def is_generator(one: Any) -> bool:
     """True for torch.Generator, random.Random, numpy.random.Generator and RandomState."""
-    numpy = _numpy()
-    kinds = (torch.Generator, random.Random)
-    return isinstance(one, kinds) or (numpy is not None and isinstance(
-        one, (numpy.random.Generator, numpy.random.RandomState)))
+    numpy, kind = _numpy(), type(one)  # isinstance() would ask the object for its __class__
+    return issubclass(kind, (torch.Generator, random.Random)) or (
+        numpy is not None and issubclass(
+            kind, (numpy.random.Generator, numpy.random.RandomState)))
 
 
 def _check_threads(saved: int) -> list[str]:
