@@ -15,6 +15,7 @@ idiom.made(step, loss) for each of them just before ck.step(step). There it may 
 import ast
 import atexit
 import contextlib
+import logging
 import os
 import runpy
 import signal
@@ -114,6 +115,7 @@ def _live(name, run, kill):
     os.dup2(log, 1)
     os.dup2(log, 2)
     _show_warnings()
+    logging.getLogger().handlers.clear()  # those of pytest would take the warnings
     RUN, _kill_at = run, kill
     os.chdir(Path(run).parent)
     script = FOLDER / f"{name}.py"

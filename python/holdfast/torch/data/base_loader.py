@@ -6,7 +6,7 @@ handed out, and a checkpoint saves that count.
 
 import abc
 import collections
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -14,6 +14,8 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, Sampler
 
 from holdfast.torch.data.read_batch import BatchReader, InitWorker, ReadTask, keep_batch
+from holdfast.torch.data.source import Source
+from holdfast.torch.data.worker_draws import WorkerDraws
 from holdfast.torch.values import generators
 
 _MOVED = object()  # in the place of an iteration: load_state_dict() has set another position
@@ -65,6 +67,8 @@ class Loader(abc.ABC):
     kind = "holdfast.data.Loader"
     after_iter: Callable[[], None] | None = None
     handed_out = 0  # batches, over all iterations
+    # Generators beside those of the process, which batches that are handed out again need as well.
+    generators: Mapping[str, Any] = {}
     _newest: object = None
     _kept: list[tuple[Any, Any]] | None = None  # batches handed out, and the generators then
     _on_batch: Callable[[Any], None] | None = None
@@ -88,6 +92,10 @@ class Loader(abc.ABC):
         """How many batches a whole `for` has: those of all epochs, or of one with "each"."""
 
     @abc.abstractmethod
+    def sources(self) -> dict[str, Source]:
+        """What the loader reads with; a loader of several loaders has one for each, by name."""
+
+    @abc.abstractmethod
     def _batches(self) -> Iterator[Any]:
         """An iterator from the position. It has begun when this returns."""
 
@@ -104,7 +112,7 @@ class Loader(abc.ABC):
                                    "it")
             if again:
                 batch, state = again.popleft()
-                generators.restore(state)  # as if the batch had been read again
+                generators.restore(state, self.generators)  # as if the batch had been read again
             else:
                 try:
                     batch = next(batches)
@@ -145,13 +153,20 @@ class Loader(abc.ABC):
     def _note(self, batch: Any) -> None:
         self.handed_out += 1
         if self._kept is not None and self._on_batch is not None:
-            self._kept.append((batch, generators.capture()))
+            self._kept.append((batch, generators.capture(self.generators)))
             self._on_batch(batch)
 
     def _restore_generators(self) -> None:
         callback, self.after_iter = self.after_iter, None
         if callback is not None:
             callback()
+
+
+def source_of(inner: DataLoader, sampler: Any = None, replayed: Sequence[Any] = ()) -> Source:
+    """The source of a loader that make_torch_loader() made."""
+    fetch: Any = inner.dataset
+    return Source(fetch.dataset, fetch.collate_fn, sampler, inner.num_workers, replayed,
+                  None if fetch.draws is None else fetch.draws.names)
 
 
 def make_torch_loader(
@@ -163,6 +178,8 @@ def make_torch_loader(
     must not refer to the Loader: in a cycle of references, workers would outlive their use.
     """
     init = InitWorker(options.pop("worker_init_fn", None))
+    if options.get("num_workers"):
+        fetch.draws = WorkerDraws()
     return DataLoader(
         fetch,
         batch_size=None,

@@ -17,6 +17,8 @@ import torch
 from torch.utils.data import Dataset, get_worker_info
 from torch.utils.data._utils import worker as torch_worker
 
+from holdfast.torch.data.worker_draws import WorkerDraws
+
 _LOW64 = (1 << 64) - 1
 
 
@@ -72,8 +74,17 @@ class BatchReader(Dataset):
         self.dataset = dataset
         self._collate = collate
         self._batched = batched
+        self.draws: WorkerDraws | None = None  # set if workers read
+
+    @property
+    def collate_fn(self) -> Callable[[Any], Any]:
+        """What makes a batch of samples."""
+        return self._collate
 
     def __getitem__(self, task: ReadTask) -> Any:
+        if self.draws is not None and get_worker_info() is not None:
+            with self.draws.watching(self.dataset, self._collate):
+                return self._collate(self._read(task))
         if task.seeds is None or get_worker_info() is not None:
             return self._collate(self._read(task))
         with keep_generators():

@@ -15,8 +15,10 @@ from holdfast.torch.data.base_loader import (
     check_epochs,
     make_torch_loader,
     rank_and_world,
+    source_of,
 )
 from holdfast.torch.data.read_batch import BatchReader, ReadTask, mix_seeds
+from holdfast.torch.data.source import Source
 
 _OPTIONS = (
     "num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "timeout",
@@ -141,6 +143,9 @@ class _Resumable(Loader):
             raise TypeError("data: a loader with epochs=None has no length; expected a number, or "
                             '"each"')
         return len(self._sampler) * (1 if self._epochs == "each" else self._epochs)
+
+    def sources(self) -> dict[str, Source]:
+        return {"": source_of(self._inner, self._sampler, self._generators)}
 
     def state_dict(self) -> dict[str, Any]:
         position = {"epoch": self._epoch, "batch": self._batch, "order": self._order}

@@ -13,8 +13,10 @@ from holdfast.torch.data.base_loader import (
     check_epochs,
     make_torch_loader,
     rank_and_world,
+    source_of,
 )
 from holdfast.torch.data.read_batch import BatchReader, ReadTask, mix_seeds
+from holdfast.torch.data.source import Source
 
 
 class BatchSampler(Sampler[list[int]]):
@@ -168,6 +170,9 @@ class _SequenceLoader(Loader):
     @property
     def epoch(self) -> int:
         return self.sampler.epoch if self._open is None else self._open
+
+    def sources(self) -> dict[str, Source]:
+        return {"": source_of(self._inner)}
 
     def state_dict(self) -> dict[str, Any]:
         return {**self.sampler.state_dict(), "open": self._open}

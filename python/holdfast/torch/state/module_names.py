@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.nn.parallel import DistributedDataParallel
 
 from holdfast.torch.values.dotted_names import join
+from holdfast.torch.values.wrappers import hides
 
 Renaming = Mapping[str, str] | Callable[[str], str]
 
@@ -162,13 +163,6 @@ def _modules(module: nn.Module, name: str, ddp: DistributedDataParallel | None,
         within = "" if module is ddp else join(inside, key)
         shown = name if hides(module, key) else join(name, key)
         yield from _modules(child, shown, ddp, within)
-
-
-def hides(module: nn.Module, key: str) -> bool:
-    """True if the module is a wrapper, and that child is what it wraps."""
-    if key in ("_orig_mod", "_checkpoint_wrapped_module"):
-        return True
-    return key == "module" and issubclass(type(module), (DistributedDataParallel, DataParallel))
 
 
 def _walk(module: nn.Module, name: str, ddp: DistributedDataParallel | None,

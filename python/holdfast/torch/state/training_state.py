@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from holdfast import _native
 from holdfast.options import Layout
@@ -21,6 +20,7 @@ from holdfast.torch.state import ddp_comm_hooks, gradients
 from holdfast.torch.state.capture import Captured, TensorCapture
 from holdfast.torch.state.diverged_replicas import DivergedReplicas, Divergence
 from holdfast.torch.state.extra_state import ExtraState, differing_extra_states
+from holdfast.torch.state.given import check_given
 from holdfast.torch.state.inner_optimizers import is_inner
 from holdfast.torch.state.model_tensors import Exclude
 from holdfast.torch.state.module_names import by_key
@@ -28,6 +28,7 @@ from holdfast.torch.state.param_groups import merge_optimizer_objects
 from holdfast.torch.state.live_buffers import LiveBuffers
 from holdfast.torch.state.peer_state import PeerState
 from holdfast.torch.state.piece import Piece
+from holdfast.torch.state.saved_generators import SavedGenerators, inexact_generators
 from holdfast.torch.state.saved_names import (
     extra_trees,
     forget_on_load,
@@ -36,13 +37,13 @@ from holdfast.torch.state.saved_names import (
     saved_for_rank,
     saved_tensors,
 )
-from holdfast.torch.state.stateful import Stateful, class_name
+from holdfast.torch.state.stateful import Stateful
 from holdfast.torch.state.stateful_objects import StatefulObjects, is_internal
 from holdfast.torch.state.tensor_state import Models, Optimizers, TensorState
 from holdfast.torch.state.weights_file import load_weights
 from holdfast.torch.values import generators as random_generators
 from holdfast.torch.values.all_ranks import all_ranks
-from holdfast.torch.values.dotted_names import join, name_a_few, plain_name
+from holdfast.torch.values.dotted_names import name_a_few, plain_name
 from holdfast.torch.values.dtypes import SavedTensor
 from holdfast.torch.values.generators import is_generator
 
@@ -63,16 +64,7 @@ class TrainingState:
         exclude: Exclude = (),
     ) -> None:
         data = adopt_plain(data)
-        for _, one in by_key(model):
-            if not isinstance(one, nn.Module):
-                raise TypeError(f"model: a {class_name(one)}; expected a torch module, or a list "
-                                "or dict of modules (not a state_dict)")
-            if isinstance(one, torch.jit.ScriptModule):
-                raise TypeError("model: a TorchScript module; expected the module that it was made of")
-        for key, one in [] if optimizer is None else by_key(optimizer):
-            if not (hasattr(one, "param_groups") and hasattr(one, "state")):
-                raise TypeError(f"{join('optimizer', key)}: a {class_name(one)}; expected a torch "
-                                "optimizer, or a list or dict of optimizers")
+        check_given(model, optimizer)
         several = dist.is_available() and dist.is_initialized()
         self._group = layout.group
         self.rank = self._rank = dist.get_rank(layout.group) if several else 0
@@ -86,13 +78,18 @@ class TrainingState:
                                       self._world)
         self._extra = ExtraState(model, layout.names)
         self._data = data
-        # The generators that the caller gave. Those of the process itself are saved anyway.
-        self.generators = {name: one for name, one in objects.items() if is_generator(one)}
+        given = {name: one for name, one in objects.items() if is_generator(one)}
         others = {name: one for name, one in objects.items() if not is_generator(one)}
         self._objects = StatefulObjects(model, keyed, others, data, layout.rules or {}, self._rank,
                                         self._world)
-        # Done here because it is slow the first time.
-        random_generators.capture(self.generators)
+        self._random = SavedGenerators(given, by_key(model), data, objects.values())
+        # The generators beside those of the process; of these, the ones that nobody gave, by path;
+        # and those that cannot be saved, by path, with the reason. They stay the same dicts.
+        self.generators, self.found = self._random.all, self._random.found
+        self.unsaved = self._random.unsaved
+        if isinstance(data, Loader):
+            data.generators = self.generators
+        random_generators.capture(self.generators)  # done here because it is slow the first time
         self._notes: dict[str, str] = {}  # why what is restored may not be exactly right
         self._pending: Stateful | None = None  # gradients that are being restored
         # How other ranks see the state.
@@ -161,7 +158,10 @@ class TrainingState:
         captured.objects.update(self._objects.kinds())
         captured.rank_objects["optimizer"] = self._tensors.objects(looked=True)
         captured.rank_objects["transient"] = self._tensors.transient
+        self._random.look()
+        self._random.warn()
         captured.rank_objects["generators"] = random_generators.capture(self.generators)
+        captured.rank_objects["unsaved generators"] = dict(self.unsaved)
         loader = self._objects.foreign_loader
         if loader is not None:
             loader.stop_restoring()
@@ -400,9 +400,10 @@ class TrainingState:
                            f"are {self._world}: they go on as they are")
             return
         own = found.rank_objects[self._rank]
+        inexact += inexact_generators(own)
 
         def restore() -> None:
-            lines = random_generators.restore(own["generators"], self.generators)
+            lines = self._random.restore(own["generators"])
             inexact.extend(line for line in lines if line not in inexact)
 
         loader = self._objects.foreign_loader

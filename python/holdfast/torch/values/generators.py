@@ -32,7 +32,7 @@ def capture(extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
         "numpy": None if numpy is None else _numpys.capture(numpy),
         "torch": _bytes(torch.default_generator.get_state()),
         "cuda": _cudas.capture(),
-        "extra": {name: _capture_one(name, one) for name, one in (extra or {}).items()},
+        "extra": {name: capture_one(name, one) for name, one in (extra or {}).items()},
         "threads": torch.get_num_threads(),
     }
 
@@ -55,7 +55,7 @@ def restore(saved: Mapping[str, Any], extra: Mapping[str, Any] | None = None) ->
     live = dict(extra or {})
     for name in sorted(live.keys() | saved["extra"].keys()):
         if name in live and name in saved["extra"]:
-            _restore_one(name, live[name], saved["extra"][name])
+            differences += _restore_named(name, live[name], saved["extra"][name])
         else:
             where = "the checkpoint" if name in live else "this process"
             differences.append(f"generator {name}: not in {where}")
@@ -89,7 +89,8 @@ def _restore_cuda(saved: list[bytes]) -> list[str]:
     return []
 
 
-def _capture_one(name: str, one: Any) -> Any:
+def capture_one(name: str, one: Any) -> Any:
+    """The state of one generator as plain values; TypeError, with the name, for another object."""
     numpy = _numpy()
     if isinstance(one, torch.Generator):
         return ("torch", _bytes(one.get_state()))
@@ -104,9 +105,20 @@ def _capture_one(name: str, one: Any) -> Any:
                     "numpy.random.RandomState")
 
 
+def _restore_named(name: str, one: Any, saved: tuple[str, Any]) -> list[str]:
+    """Restores one; a path ("data.dataset.rng") is of one that nobody gave, and is never refused."""
+    try:
+        _restore_one(name, one, saved)
+    except (TypeError, ValueError) as error:
+        if "." not in name:
+            raise
+        return [f"generator {name}: not restored: {error}"]
+    return []
+
+
 def _restore_one(name: str, one: Any, saved: tuple[str, Any]) -> None:
     kind, state = saved
-    if kind != _capture_one(name, one)[0]:
+    if kind != capture_one(name, one)[0]:
         raise ValueError(f"generator {name}: a {type(one).__qualname__}; expected the {kind} "
                          "generator that was saved")
     if kind == "torch":

@@ -12,7 +12,7 @@ import random
 import sys
 import types
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -20,8 +20,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from holdfast.torch.state.module_names import hides
 from holdfast.torch.values.generators import is_generator
+from holdfast.torch.values.wrappers import hides
 
 _MOST_OBJECTS = 20_000  # so many objects are looked at
 _MOST_ITEMS = 1_000  # so many items of one container are looked at
@@ -53,11 +53,12 @@ def find_generators(owner: Any, name: str, leave_out: Iterable[Any] = ()) -> dic
 
 
 class _Held(NamedTuple):
-    """An object, the path that leads to it, and how many levels the path has."""
+    """An object, the path that leads to it, how many levels the path has, and what holds it."""
 
     value: Any
     path: str
     depth: int
+    holder: Any = None  # another _Held
 
 
 class Search:
@@ -68,6 +69,11 @@ class Search:
         self._classes: dict[type, list[tuple[bool, str, Any]]] = {}
         self._leaves: dict[type, bool] = {}  # what _is_leaf() has answered
         self.looked_at = 0  # how many objects
+        self.holders: list[_Held] = []  # those that generators were found in
+
+    def leave_out(self, others: Iterable[Any]) -> None:
+        """From now on, these objects are neither found nor entered."""
+        self._seen.update({id(one): one for one in others})
 
     def find(self, owner: Any, name: str) -> dict[str, Any]:
         """The generators that the owner holds and no earlier owner did."""
@@ -82,8 +88,20 @@ class Search:
             self.looked_at += 1
             if is_generator(held.value):
                 found[_unused(held.path, found)] = held.value
+                if held.holder is not None and all(held.holder is not one for one in self.holders):
+                    self.holders.append(held.holder)
             elif held.depth < _DEEPEST:
                 waiting += self._inside(held)
+        return found
+
+    def find_again(self, holders: list[_Held], known: Collection[str]) -> dict[str, Any]:
+        """The generators of known paths that these objects hold now: others may be in their place."""
+        found: dict[str, Any] = {}
+        for one in holders:
+            for held in self._inside(one):
+                if held.path in known and is_generator(held.value):
+                    found.setdefault(held.path, held.value)
+        self.holders, self.looked_at = holders, _MOST_OBJECTS
         return found
 
     def _inside(self, held: _Held) -> Iterator[_Held]:
@@ -99,7 +117,7 @@ class Search:
             pairs = iter([(path, value.__self__)])
         else:
             pairs = self._of_object(value, path)
-        return (_Held(inner, where, held.depth + 1) for where, inner in pairs
+        return (_Held(inner, where, held.depth + 1, held) for where, inner in pairs
                 if not self._is_leaf(type(inner)) and id(inner) not in self._seen)
 
     def _is_leaf(self, kind: type) -> bool:
@@ -113,7 +131,7 @@ class Search:
     def _of_object(self, value: Any, path: str) -> Iterator[tuple[str, Any]]:
         """Instance dict, slots, and what the classes of the object lead to."""
         is_module = issubclass(type(value), nn.Module)
-        for key, inner in _stored(value):
+        for key, inner in stored(value):
             if type(inner) in _CONTAINERS and not inner or is_module and key in _TENSORS:
                 continue
             if is_module and key == "_modules":
@@ -184,11 +202,11 @@ def _items(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     for key, inner in pairs:
         yield (f"{path}.{key}" if type(key) in (str, int) else path), inner
     if kind is not base:
-        for key, inner in _stored(value):
+        for key, inner in stored(value):
             yield f"{path}.{key}", inner
 
 
-def _stored(value: Any) -> Iterator[tuple[str, Any]]:
+def stored(value: Any) -> Iterator[tuple[str, Any]]:
     """The entries of the instance dict, and the slots. No property is called."""
     for one in _classes_of(type(value)):
         held = _class_dict(one)

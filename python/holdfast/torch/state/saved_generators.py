@@ -1,0 +1,131 @@
+"""The random generators that a checkpoint has beside those of the process.
+
+These are the ones that the caller gave, and the ones that nobody gave and that are found in the model
+and in what the loader reads with (found_generators.py). A found generator is saved under its path,
+such as "data.dataset.rng", and restored when those of the process are. In a loader's workers, a
+dataset draws from copies that no checkpoint can have: those generators are named in `unsaved`.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from holdfast.torch.data.base_loader import Loader
+from holdfast.torch.data.source import Source
+from holdfast.torch.values.found_generators import Search, stored
+from holdfast.torch.values import generators as random_generators
+from holdfast.torch.values.dotted_names import join
+
+_log = logging.getLogger("holdfast")
+
+_SMALL = 50  # so many objects are searched again at every save: that takes less than a millisecond
+_IN_WORKERS = ("a loader's workers draw from copies of it, which cannot be saved: a resumed run draws "
+               "other numbers; expected draws from the global generator of torch, NumPy or Python, "
+               "which Holdfast's loaders seed for every batch, or num_workers=0")
+
+
+class SavedGenerators:
+    """All generators of one process that are saved by name."""
+
+    def __init__(self, given: Mapping[str, Any], models: Iterable[tuple[str, Any]], data: Any,
+                 objects: Iterable[Any]) -> None:
+        """`objects` are those that save what they hold themselves: they are not searched."""
+        self._given = dict(given)
+        # These stay the same dicts, because others hold them.
+        self.all = dict(given)
+        self.found: dict[str, Any] = {}  # what nobody gave and is saved, by path
+        self.unsaved: dict[str, str] = {}  # what cannot be saved, and why, by path
+        self._models = list(models)
+        self._data = data
+        self._objects = [part for one in objects for part in _parts(one)]
+        self._looks = 0
+        self._last: Search | None = None
+        self._warned: set[str] = set()
+
+    def look(self) -> None:
+        """Searches again: thoroughly at first, and then where generators were found."""
+        search = Search([*self._given.values(), *self._objects])
+        if self._last is None or self._looks < 2 or self._last.looked_at <= _SMALL:
+            found = dict(self._search(search))
+        else:
+            found = search.find_again(self._last.holders, self.found)
+        self._looks, self._last = self._looks + 1, search
+        self._take(found)
+        self._note_workers()
+
+    def warn(self) -> None:
+        """Names, once, what cannot be saved."""
+        for name, why in self.unsaved.items():
+            if name not in self._warned:
+                self._warned.add(name)
+                _log.warning("generator %s: %s", name, why)
+
+    def restore(self, saved: Mapping[str, Any]) -> list[str]:
+        """Restores all generators. Returns why the run may differ in bits from now on."""
+        self.look()
+        return random_generators.restore(saved, self.all)
+
+    def _search(self, search: Search) -> Iterator[tuple[str, Any]]:
+        for key, model in self._models:
+            yield from search.find(model, join("model", key)).items()
+        for name, source in sources_of(self._data):
+            if source.workers == 0:
+                yield from search.find(source.dataset, f"{name}.dataset").items()
+                yield from search.find(source.collate_fn, f"{name}.collate_fn").items()
+            if source.sampler is not None:
+                search.leave_out(source.replayed)
+                yield from search.find(source.sampler, f"{name}.sampler").items()
+
+    def _take(self, found: Mapping[str, Any]) -> None:
+        """Keeps what can be saved."""
+        for name, one in found.items():
+            if self.found.get(name) is not one:
+                try:
+                    random_generators.capture_one(name, one)
+                except Exception as error:  # a user's subclass may do anything
+                    self.unsaved[name] = f"its state cannot be read ({error!r:.100})"
+        good = {name: one for name, one in found.items() if name not in self.unsaved}
+        for known, now in ((self.found, good), (self.all, {**self._given, **good})):
+            known.clear()
+            known.update(now)
+
+    def _note_workers(self) -> None:
+        """Names the generators that are drawn from in workers, or may be where that cannot be seen."""
+        for name, source in sources_of(self._data):
+            if source.workers == 0:
+                continue
+            if source.drawn_in_workers is not None:
+                drawn = [f"{name}.{one}" for one in source.drawn_in_workers()]
+            else:
+                search = Search([*self._given.values(), *self._objects])
+                drawn = [*search.find(source.dataset, f"{name}.dataset"),
+                         *search.find(source.collate_fn, f"{name}.collate_fn")]
+            self.unsaved.update(dict.fromkeys(drawn, _IN_WORKERS))
+
+
+def _parts(given: Any) -> list[Any]:
+    """An object, and the objects in it if it is a list or a dict."""
+    inside = list(given.values()) if type(given) is dict else given
+    return [given, *inside] if type(inside) in (list, tuple) else [given]
+
+
+def inexact_generators(own: Mapping[str, Any]) -> list[str]:
+    """Sentences about generators that could not be saved in the checkpoint of a rank."""
+    return [f"generator {name}: {why}" for name, why in own.get("unsaved generators", {}).items()]
+
+
+def sources_of(data: Any) -> list[tuple[str, Source]]:
+    """What a loader reads with, by name; nothing that a loader of another kind may save itself."""
+    if isinstance(data, Loader):
+        return [(join("data", name), one) for name, one in data.sources().items()]
+    if data is None:
+        return []
+    held = dict(stored(data))
+    parts = [held.get(name) for name in ("dataset", "collate_fn")]
+    workers = held.get("num_workers")
+    return [("data", Source(*(None if _has_state_dict(part) else part for part in parts),
+                            workers=workers if type(workers) is int else 0))]
+
+
+def _has_state_dict(part: Any) -> bool:
+    return any("state_dict" in vars(one) for one in type(part).__mro__)
