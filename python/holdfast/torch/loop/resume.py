@@ -93,7 +93,7 @@ class Resume:
             raise ValueError(f"{found.folder}: {self.report.refusal}"
                              f"{damaged if self._tried[1:] else ''}")
         if not self.report.exact:
-            _log.warning("resume: %s: %s", found.folder, self.report)
+            _log.warning("resume: %s: %s", found.folder, self.report.warning)
             if not self._state.has_any(found):
                 raise ValueError(f"{found.folder}: none of its tensors is one of the model's; "
                                  "expected a checkpoint of this model")

@@ -40,7 +40,7 @@ class ModelTensors:
                  exclude: Exclude = ()) -> None:
         self._models = by_key(models)
         self._names = names
-        self._is_excluded = _rule_of(exclude)
+        self.is_excluded = _rule_of(exclude)
         self.excluded: list[Entry] = []  # what find() found last, of tensors that are left out
         self._by_name: dict[str, Entry] = {}
         self._by_id: dict[int, Entry] = {}
@@ -54,7 +54,7 @@ class ModelTensors:
         entries: list[Entry] = []
         self.excluded = []
         for entry in collect_entries(self._models, self._names):
-            (self.excluded if self._is_excluded(entry) else entries).append(entry)
+            (self.excluded if self.is_excluded(entry) else entries).append(entry)
         for entry in entries:
             entry.kept = self._kept(entry)
         self.entries = entries

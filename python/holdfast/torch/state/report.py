@@ -26,8 +26,21 @@ class Report:
     @property
     def refusal(self) -> str:
         """The report as the text of an error, with advice if strict=False would help."""
-        way_out = "; resuming=holdfast.Resuming(strict=False) leaves that out"
+        build = "a model that has it (holdfast.open lists what was saved), or "
+        way_out = (f"; expected {build if self._dropped else ''}"
+                   "resuming=holdfast.Resuming(strict=False), which leaves that out")
         return f"{self}{'' if self.reshaped else way_out}"
+
+    @property
+    def warning(self) -> str:
+        """The report as the text of a warning, which says what becomes of trained tensors."""
+        lost = f"{self._dropped} tensors that were saved are left out, and no later checkpoint has them"
+        return f"{self}{f': {lost}' if self._dropped else ''}"
+
+    @property
+    def _dropped(self) -> int:
+        """How many tensors of the checkpoint the model does not have."""
+        return sum(name.startswith("model.") and " " not in name for name in self.unexpected)
 
     def __str__(self) -> str:
         parts = [("not in it: ", self.missing), ("not expected: ", self.unexpected),

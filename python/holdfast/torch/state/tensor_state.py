@@ -6,7 +6,7 @@ optimizer, and loading one casts the moments. What is restored is written into t
 live tensors; allocate_slots() first makes the slots that a fresh optimizer does not have yet.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from holdfast.torch.state.buffer_copies import copies_of_buffer
 from holdfast.torch.state.change_detection import ChangeDetector
+from holdfast.torch.state.empty_buffers import EmptyBuffers
 from holdfast.torch.state.inner_optimizers import note_earlier_steps
 from holdfast.torch.state.model_tensors import Exclude, ModelTensors
 from holdfast.torch.state.module_names import Entry, Renaming, by_key
@@ -94,10 +95,12 @@ class TensorState:
     ) -> None:
         self._rules = dict(rules or {})
         self._model = ModelTensors(model, names, exclude)
+        self._empty_buffers = EmptyBuffers(model, names, rules, self._model.is_excluded)
         keyed = [] if optimizer is None else by_key(optimizer)
         self._optimizers = OptimizerStates(keyed, self._model.entry_for_optimizer)
         self._parts: dict[str, Part | None] = {}
         self.transient: list[str] = []  # buffers that a state_dict() leaves out
+        self.empty: list[str] = []  # buffers that are None
         self._find_entries()
         self._pieces: list[Piece] = []
         self._detector: ChangeDetector | None = None
@@ -235,8 +238,14 @@ class TensorState:
         return {entry.name: taken[id(entry.module), entry.attribute] for entry in self.entries
                 if (id(entry.module), entry.attribute) in taken}
 
-    def reshape(self, saved: Mapping[str, SavedTensor]) -> None:
-        """Has modules give such buffers the shape that they have in the checkpoint."""
+    def reshape(self, saved: Mapping[str, SavedTensor], empty: Collection[str]) -> None:
+        """Has modules give such buffers the shape that they have in the checkpoint.
+
+        Also makes buffers that are None here and not there; `empty` were None there.
+        """
+        if self._empty_buffers.fit(saved, empty):
+            self.forget()
+            self._find_entries()
         for module, wanted in reshaped(self._without_rule(), saved):
             reshape(module, wanted)
             self.forget()
@@ -259,6 +268,7 @@ class TensorState:
         for entry in self.entries:
             check_plain(entry.kept, entry.name)
         self.transient = [entry.name for entry in self.entries if entry.is_transient]
+        self.empty = self._empty_buffers.names()
         self._parts = {entry.name: self._part_of_entry(entry) for entry in self.entries}
         self._optimizers.check()
 

@@ -16,9 +16,10 @@ from holdfast import _native
 from holdfast.options import Layout
 from holdfast.torch.data.base_loader import Loader
 from holdfast.torch.data.plain_loader import adopt_plain
-from holdfast.torch.state import ddp_comm_hooks, gradients
+from holdfast.torch.state import ddp_comm_hooks, empty_buffers, gradients
 from holdfast.torch.state.capture import Captured, TensorCapture
 from holdfast.torch.state.diverged_replicas import DivergedReplicas, Divergence
+from holdfast.torch.state.empty_buffers import saved_empty
 from holdfast.torch.state.extra_state import ExtraState, differing_extra_states
 from holdfast.torch.state.given import check_given
 from holdfast.torch.state.inner_optimizers import is_inner
@@ -158,6 +159,7 @@ class TrainingState:
         captured.objects.update(self._objects.kinds())
         captured.rank_objects["optimizer"] = self._tensors.objects(looked=True)
         captured.rank_objects["transient"] = self._tensors.transient
+        captured.rank_objects[empty_buffers.KEY] = self._tensors.empty
         self._random.look()
         self._random.warn()
         captured.rank_objects["generators"] = random_generators.capture(self.generators)
@@ -234,9 +236,11 @@ class TrainingState:
         Given a checkpoint, a buffer has the shape that it has there, if its module loads it so.
         """
         reshaped = {} if found is None else self._tensors.reshaped(saved_for_rank(found, self._rank))
+        gone = set() if found is None else saved_empty(found)
         return {self._capture.saved_name(piece): reshaped.get(
                     piece.name, SavedTensor(piece.tensor.dtype, tuple(piece.shape)))
-                for piece in self._tensors.pieces() if piece.kind in ("parameter", "buffer")}
+                for piece in self._tensors.pieces()
+                if piece.kind in ("parameter", "buffer") and piece.name not in gone}
 
     def has_any(self, found: _native.SavedStep) -> bool:
         """True if the checkpoint has a parameter or buffer of some rank. A collective call."""
@@ -249,7 +253,7 @@ class TrainingState:
         names = {name for entry in self._tensors.all_entries
                  for name in (entry.name, *entry.aliases)}
         names |= {one.key for one in self._objects.without_hooks}
-        names |= {ddp_comm_hooks.KEY, gradients.KEY}
+        names |= {ddp_comm_hooks.KEY, gradients.KEY, *self._tensors.empty}
         return names | self._tensors.slot_prefixes() | self._extra.all_names
 
     def optimized(self) -> list[list[str]]:
@@ -314,7 +318,7 @@ class TrainingState:
         if not self._objects.other_optimizers(found):
             objects = self._optimizer_objects(found)
             self._tensors.check_options(objects)
-        self._tensors.reshape(mine)
+        self._tensors.reshape(mine, saved_empty(found))
         if objects is not None:
             self._tensors.allocate_slots(mine, objects)
 
