@@ -74,13 +74,14 @@ std::optional<Object> number_of(const Object* data, const Object* type) {
 
 Result<Object> plain_of_kind(const Object& node, const std::string& kind,
                              std::string_view where) {
-  constexpr std::array<std::string_view, 4> kDicts{"dict", "OrderedDict", "Counter",
-                                                   "defaultdict"};
+  constexpr std::array<std::string_view, 5> kDicts{"dict", "OrderedDict", "Counter",
+                                                   "defaultdict", "dataclass"};
   for (const std::string_view dict : kDicts) {
     if (kind == dict) return dict_of(find_key(node, "items"), where);
   }
   const Object* items = find_key(node, "items");
-  if (kind == "deque" && items != nullptr) return plain_values(*items, where);
+  const bool is_list = kind == "deque" || kind == "namedtuple";
+  if (is_list && items != nullptr) return plain_values(*items, where);
   if (kind == "tensor" || kind == "numpy scalar") {
     const Object* name = find_key(node, "name");
     if (name != nullptr && name->as<Object::TensorName>() != nullptr) return *name;

@@ -12,8 +12,8 @@
 
 namespace holdfast {
 
-// Dicts of all kinds become dicts, a deque becomes a list, a number of numpy and a
-// tensor of one element that is stored in the tree itself become numbers. Other tensors
+// Dicts of all kinds and dataclasses become dicts, a deque and a namedtuple become lists,
+// a number of numpy and a tensor of one element that is stored in the tree itself become numbers. Other tensors
 // stay TensorNames. Fails with kUnsupported for other kinds; `where` names the value.
 Result<Object> plain_values(const Object& packed, std::string_view where);
 

@@ -72,8 +72,8 @@ class Checkpointer:
                 holdfast.data.resumable says), one of holdfast.data, or another that knows its
                 position.
     objects     your own objects by name: {"tracker": tracker}. Each has `state_dict` and
-                `load_state_dict`, is a list or dict of such, or is a random generator. Python's,
-                NumPy's and torch's generators are saved anyway.
+                `load_state_dict`, is a random generator, a dataclass, or a list or dict of these. The
+                generators of the process, and those in the model and the data, are saved anyway.
     every       when to save: "500 steps", "10m", "auto" (the best interval for what saves cost and
                 how often the job fails; as long as no failure rate is known, at most 5 minutes of
                 work can be lost, or stalls take 1 % of the time), "young", "daly", "checkfreq",

@@ -12,7 +12,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.optim.swa_utils import AveragedModel
 
 import holdfast
-from holdfast.torch.state.stateful import Stateful, as_one_stateful
+from holdfast.torch.state.object_groups import as_one_stateful
+from holdfast.torch.state.stateful import Stateful
 from holdfast.torch.values.dtypes import SavedTensor
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from holdfast.torch.state.module_names import by_key
-from holdfast.torch.state.stateful import class_name
+from holdfast.torch.state.object_groups import class_name
 from holdfast.torch.values.dotted_names import join
 
 

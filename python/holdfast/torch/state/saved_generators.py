@@ -12,9 +12,10 @@ from typing import Any
 
 from holdfast.torch.data.base_loader import Loader
 from holdfast.torch.data.source import Source
-from holdfast.torch.values.found_generators import Search, stored
+from holdfast.torch.values.found_generators import Search
 from holdfast.torch.values import generators as random_generators
 from holdfast.torch.values.dotted_names import join
+from holdfast.torch.values.stored_attributes import stored
 
 _log = logging.getLogger("holdfast")
 
@@ -41,6 +42,14 @@ class SavedGenerators:
         self._looks = 0
         self._last: Search | None = None
         self._warned: set[str] = set()
+
+    @property
+    def dicts(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, str]]:
+        """All that are saved, those of them that nobody gave, and why others are not saved.
+
+        They stay the same dicts.
+        """
+        return self.all, self.found, self.unsaved
 
     def look(self) -> None:
         """Searches again: thoroughly at first, and then where generators were found."""

@@ -13,9 +13,17 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.amp.grad_scaler import GradScaler
 from torch.distributed.tensor import DTensor
 
+from holdfast.torch.state.object_groups import (
+    Fields,
+    StatefulGroup,
+    check_stateful,
+    class_name,
+    load_into,
+    state_of,
+    unlike,
+)
 from holdfast.torch.state.piece import Piece, piece_of
 from holdfast.torch.values.boxes import Rule, part_by_rule, rule_for
 from holdfast.torch.values.dtypes import SavedTensor
@@ -26,20 +34,18 @@ class Stateful:
     """One object with state_dict() and load_state_dict(), known by its key."""
 
     def __init__(self, key: str, thing: Any, rules: Mapping[str, Rule] | None = None) -> None:
-        for method in ("state_dict", "load_state_dict"):
-            if not callable(getattr(thing, method, None)):
-                raise TypeError(f"{key}: a {class_name(thing)} without {method}(); expected an "
-                                "object with state_dict() and load_state_dict()")
+        check_stateful(key, thing)
         self.key = key
         self._thing = thing
         self._rules = dict(rules or {})
         self._known: dict[str, tuple[tuple[Any, ...] | None, Piece | None]] = {}
         self._allocated: tuple[Any, dict[str, torch.Tensor]] | None = None
         self._loaded: tuple[Any, dict[str, torch.Tensor]] | None = None  # for load_again()
+        self.unlike: list[str] = []  # what load() could not restore as it was
 
     def capture(self) -> tuple[Any, list[Piece]]:
         """The object's plain values and its tensors as they are now. Nothing is copied."""
-        packed = pack(_state_of(self._thing), self.key)
+        packed = pack(state_of(self._thing), self.key)
         return packed.tree, self._pieces(packed.tensors)
 
     def allocate(self, tree: Any, saved: Mapping[str, SavedTensor]) -> list[Piece]:
@@ -48,7 +54,7 @@ class Stateful:
         A tensor that the object has as a DTensor becomes a DTensor that is cut alike. ValueError
         names a tensor that is not in the checkpoint.
         """
-        live = pack(_state_of(self._thing), self.key).tensors
+        live = pack(state_of(self._thing), self.key).tensors
         tensors: dict[str, torch.Tensor] = {}
         for name in tensor_names_in(tree):
             if name not in saved:
@@ -70,13 +76,17 @@ class Stateful:
         if keep:
             kept = {name: one.detach().clone() for name, one in tensors.items()}
             self._loaded = (tree, kept)
-        _load_into(self._thing, unpack(tree, tensors))
+        stand_ins: list[str] = []
+        load_into(self._thing, unpack(tree, tensors, stand_ins=stand_ins))
+        self.unlike = [*unlike(self._thing), *(
+            f"{self.key}: holds a {name}, which this process does not have with the same fields: a "
+            "stand-in takes its place" for name in stand_ins)]
 
     def load_again(self) -> None:
         """Gives the object the state that load() gave it, if it did."""
         loaded, self._loaded, self._known = self._loaded, None, {}
         if loaded is not None:
-            _load_into(self._thing, unpack(*loaded))
+            load_into(self._thing, unpack(*loaded))
 
     def survives_reload(self) -> bool:
         """False if the object's plain values, loaded into it, are not what it then has.
@@ -112,37 +122,6 @@ class Stateful:
         return torch.empty(shape, dtype=info.dtype)
 
 
-class StatefulGroup:
-    """Several objects with a state_dict, by name, that are saved as one object."""
-
-    def __init__(self, key: str, members: Mapping[str, Any]) -> None:
-        for name, member in members.items():
-            Stateful(f"{key}.{name}", member)  # refuses an object without a state_dict
-        self._key = key
-        self.members = dict(members)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The states of all members, by name."""
-        return {name: _state_of(member) for name, member in self.members.items()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Gives each member its own state."""
-        if state.keys() != self.members.keys():
-            raise ValueError(f"{self._key}: {', '.join(state)} were saved; expected "
-                             f"{', '.join(self.members)}")
-        for name, member in self.members.items():
-            _load_into(member, state[name])
-
-
-def as_one_stateful(key: str, given: Any) -> Any:
-    """The object itself; a list or dict of objects becomes a StatefulGroup."""
-    if isinstance(given, (list, tuple)):
-        return StatefulGroup(key, {str(k): member for k, member in enumerate(given)})
-    if isinstance(given, Mapping) and not hasattr(given, "state_dict"):
-        return StatefulGroup(key, {str(name): member for name, member in given.items()})
-    return given
-
-
 def class_names(thing: Any) -> dict[str, str]:
     """The class name of an object, or those of the members of a group, by name.
 
@@ -150,33 +129,6 @@ def class_names(thing: Any) -> dict[str, str]:
     tensors tell more.
     """
     members = thing.members if isinstance(thing, StatefulGroup) else {"": thing}
+    members = {name: one.thing if isinstance(one, Fields) else one for name, one in members.items()}
     return {name: "module" if isinstance(one, nn.Module) else class_name(one)
             for name, one in members.items()}
-
-
-def class_name(thing: Any) -> str:
-    """The class of an object with its module, for messages."""
-    return f"{type(thing).__module__}.{type(thing).__qualname__}"
-
-
-def _state_of(thing: Any) -> Any:
-    """The object's state_dict; for a GradScaler, one that does not wait for the GPU."""
-    if not isinstance(thing, GradScaler) or getattr(thing, "_scale", None) is None:
-        return thing.state_dict()
-    return {  # its own state_dict() would read two numbers from the GPU and wait for them
-        "scale": thing._scale,
-        "growth_factor": thing._growth_factor,
-        "backoff_factor": thing._backoff_factor,
-        "growth_interval": thing._growth_interval,
-        "_growth_tracker": thing._growth_tracker,
-    }
-
-
-def _load_into(thing: Any, state: Any) -> None:
-    if isinstance(thing, GradScaler):
-        state = {key: _number(value) for key, value in state.items()}
-    thing.load_state_dict(state)
-
-
-def _number(value: Any) -> Any:
-    return value.item() if isinstance(value, torch.Tensor) else value

@@ -18,15 +18,10 @@ from holdfast.torch.state import ddp_comm_hooks
 from holdfast.torch.state.buffer_copies import running_statistics
 from holdfast.torch.state.ddp_comm_hooks import CommHooks
 from holdfast.torch.state.inner_optimizers import with_own_states
+from holdfast.torch.state.object_groups import StatefulGroup, as_one_stateful, class_name
 from holdfast.torch.state.optimizer_state_dicts import additions_by_key
 from holdfast.torch.state.rank_values import check_rules, choose_values, rules_inside
-from holdfast.torch.state.stateful import (
-    Stateful,
-    StatefulGroup,
-    as_one_stateful,
-    class_name,
-    class_names,
-)
+from holdfast.torch.state.stateful import Stateful, class_names
 from holdfast.torch.values.boxes import Rule, rule_for
 from holdfast.torch.values.dotted_names import join, name_a_few
 
@@ -126,6 +121,12 @@ class StatefulObjects:
     def saves_own_values(self, one: Stateful) -> bool:
         """True if this rank saves the plain values of this object beside those of rank 0."""
         return self._rank > 0 and rule_for(one.key, self._rules) != "first"
+
+    def load(self, one: Stateful, *, keep: bool) -> None:
+        """Gives an object its state. A note names what could not be restored as it was."""
+        one.load(keep=keep)
+        if one.unlike:
+            self.notes[one.key] = "; ".join([*filter(None, [self.notes.get(one.key)]), *one.unlike])
 
     def saved_tree(self, one: Stateful, found: _native.SavedStep) -> Any:
         """The packed values that this rank takes; None if there are none of its class."""

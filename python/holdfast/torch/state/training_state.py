@@ -25,6 +25,7 @@ from holdfast.torch.state.given import check_given
 from holdfast.torch.state.inner_optimizers import is_inner
 from holdfast.torch.state.model_tensors import Exclude
 from holdfast.torch.state.module_names import by_key
+from holdfast.torch.state.object_groups import generators_in, holds_only_generators
 from holdfast.torch.state.param_groups import merge_optimizer_objects
 from holdfast.torch.state.live_buffers import LiveBuffers
 from holdfast.torch.state.peer_state import PeerState
@@ -46,7 +47,6 @@ from holdfast.torch.values import generators as random_generators
 from holdfast.torch.values.all_ranks import all_ranks
 from holdfast.torch.values.dotted_names import name_a_few, plain_name
 from holdfast.torch.values.dtypes import SavedTensor
-from holdfast.torch.values.generators import is_generator
 
 FORMAT = 1  # the version of what a checkpoint keeps as objects
 BRANCH = "branch"  # the key of what led to the checkpoint
@@ -79,15 +79,13 @@ class TrainingState:
                                       self._world)
         self._extra = ExtraState(model, layout.names)
         self._data = data
-        given = {name: one for name, one in objects.items() if is_generator(one)}
-        others = {name: one for name, one in objects.items() if not is_generator(one)}
+        given = {path: one for name, thing in objects.items()
+                 for path, one in generators_in(name, thing).items()}
+        others = {name: one for name, one in objects.items() if not holds_only_generators(one)}
         self._objects = StatefulObjects(model, keyed, others, data, layout.rules or {}, self._rank,
                                         self._world)
         self._random = SavedGenerators(given, by_key(model), data, objects.values())
-        # The generators beside those of the process; of these, the ones that nobody gave, by path;
-        # and those that cannot be saved, by path, with the reason. They stay the same dicts.
-        self.generators, self.found = self._random.all, self._random.found
-        self.unsaved = self._random.unsaved
+        self.generators, self.found, self.unsaved = self._random.dicts
         if isinstance(data, Loader):
             data.generators = self.generators
         random_generators.capture(self.generators)  # done here because it is slow the first time
@@ -341,7 +339,7 @@ class TrainingState:
             self._tensors.remove_unsaved(saved_for_rank(found, self._rank), objects)
         for one in self._objects.without_hooks:
             if self._objects.saved_tree(one, found) is not None:
-                one.load(keep=keep)
+                self._objects.load(one, keep=keep)
         self._extra.load()
         if self._extra.not_loaded:
             self._notes["extra"] = (f"{name_a_few(self._extra.not_loaded)}: from a state_dict of "

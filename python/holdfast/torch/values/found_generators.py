@@ -7,7 +7,6 @@ so many objects and levels. The generators of the process itself are left out, b
 anyway.
 """
 
-import functools
 import random
 import sys
 import types
@@ -21,6 +20,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from holdfast.torch.values.generators import is_generator
+from holdfast.torch.values.stored_attributes import class_dict, classes_of, stored
 from holdfast.torch.values.wrappers import hides
 
 _MOST_OBJECTS = 20_000  # so many objects are looked at
@@ -40,8 +40,6 @@ _LEAVES = (type(None), bool, int, float, complex, str, bytes, bytearray, range, 
 _CONTAINERS = (dict, list, tuple, OrderedDict, deque, set, frozenset)
 _TENSORS = frozenset({"_parameters", "_buffers", "_non_persistent_buffers_set"})  # of a module
 
-_class_dict = type.__dict__["__dict__"].__get__  # what a metaclass cannot hide
-_classes_of = type.__dict__["__mro__"].__get__
 
 
 def find_generators(owner: Any, name: str, leave_out: Iterable[Any] = ()) -> dict[str, Any]:
@@ -141,7 +139,7 @@ class Search:
                 yield from ((path, hook) for _, hook in _items(inner, ""))
             else:
                 yield path if key in _SILENT else f"{path}.{key}", inner
-        for one in _classes_of(type(value)):
+        for one in classes_of(type(value)):
             for is_global, name, inner in self._of_class(one):
                 yield name if is_global else f"{path}.{name}", inner
 
@@ -150,7 +148,7 @@ class Search:
         if one not in self._classes:
             found: list[tuple[bool, str, Any]] = []
             if _top_package(one) not in _NO_USERS_CODE:
-                for key, inner in list(_class_dict(one).items()):
+                for key, inner in list(class_dict(one).items()):
                     if is_generator(inner):
                         found.append((False, str(key), inner))
                     for function in _functions_in(inner):
@@ -206,25 +204,6 @@ def _items(value: Any, path: str) -> Iterator[tuple[str, Any]]:
             yield f"{path}.{key}", inner
 
 
-def stored(value: Any) -> Iterator[tuple[str, Any]]:
-    """The entries of the instance dict, and the slots. No property is called."""
-    for one in _classes_of(type(value)):
-        held = _class_dict(one)
-        how = held.get("__dict__")
-        if type(how) is types.GetSetDescriptorType:
-            inside = how.__get__(value)
-            if type(inside) is dict:
-                yield from ((key, inner) for key, inner in list(inside.items())
-                            if type(key) is str)
-        if "__slots__" in held or one is functools.partial:
-            for key, slot in list(held.items()):
-                if type(slot) is types.MemberDescriptorType:
-                    try:
-                        yield str(key), slot.__get__(value)
-                    except AttributeError:  # nothing was put there
-                        continue
-
-
 def _functions_in(value: Any) -> list[types.FunctionType]:
     """The Python functions behind what a class has as an attribute."""
     if type(value) in (staticmethod, classmethod):
@@ -250,7 +229,7 @@ def _is_users(function: types.FunctionType) -> bool:
 
 
 def _top_package(kind: type) -> str:
-    name = _class_dict(kind).get("__module__")
+    name = class_dict(kind).get("__module__")
     return name.partition(".")[0] if type(name) is str else "builtins"
 
 

@@ -18,6 +18,7 @@ import torch
 from holdfast.torch.values.trees import pack, unpack
 
 _ANY_SIZE = 1 << 62
+_BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
 _LOW64 = (1 << 64) - 1
 
 
@@ -103,6 +104,25 @@ def capture_one(name: str, one: Any) -> Any:
     raise TypeError(f"generator {name}: a {type(one).__module__}.{type(one).__qualname__}; "
                     "expected torch.Generator, random.Random, numpy.random.Generator or "
                     "numpy.random.RandomState")
+
+
+def new_generator(saved: tuple[str, Any], device: str | None = None) -> Any:
+    """A new generator with a state that capture_one() returned."""
+    kind, state = saved
+    if kind == "torch":
+        one: Any = torch.Generator(device or "cpu")
+    elif kind == "python":
+        one = random.Random()
+    else:
+        import numpy
+
+        name = unpack(state, {})["bit_generator"]
+        if name not in _BIT_GENERATORS:
+            raise ValueError(f"a numpy generator over {name}; expected {', '.join(_BIT_GENERATORS)}")
+        bits = getattr(numpy.random, name)(0)
+        one = (numpy.random.Generator if kind == "numpy" else numpy.random.RandomState)(bits)
+    _restore_one("generator", one, saved)
+    return one
 
 
 def _restore_named(name: str, one: Any, saved: tuple[str, Any]) -> list[str]:

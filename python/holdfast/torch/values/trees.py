@@ -4,7 +4,8 @@ pack() takes the state of a scheduler, a scaler, a loader or a user's object. It
 checkpoint stores as objects (None, bool, int, float, str, bytes, list, tuple, dict), with a
 TensorName in the place of each tensor, and the tensors by name. unpack() returns the same types and
 the same bits. A value of another type becomes {TYPE: "its kind", ...}. Nothing is pickled: a value
-of an unknown type raises TypeError with the path of its key.
+of an unknown type raises TypeError with the path of its key. namedtuples and dataclasses are known by
+their fields (named_fields.py), random generators by their state.
 """
 
 import sys
@@ -18,9 +19,22 @@ from torch.distributed.tensor import DTensor
 from holdfast import TensorName
 from holdfast.torch.values.boxes import check_plain, is_plain
 from holdfast.torch.values.dotted_names import join
-from holdfast.torch.values.dtypes import bytes_of, named_dtype, tensor_from
-
-TYPE = "holdfast:type"
+from holdfast.torch.values.dtypes import bytes_of, tensor_from
+from holdfast.torch.values.named_fields import (
+    fields_of,
+    kind_with_fields,
+    make_dataclass,
+    make_namedtuple,
+)
+from holdfast.torch.values.tree_leaves import (
+    MAKERS,
+    TYPE,
+    descr_of,
+    dtype_from,
+    pack_generator,
+    pack_leaf,
+    pack_text,
+)
 
 _DEEPEST = 90  # the store takes 100 nested containers; the caller adds some of its own
 _PRINTABLE_BITS = 10_000  # Python refuses to print integers that are much longer
@@ -50,13 +64,19 @@ def pack(value: Any, root: str, *, inline: int = 0, plain: bool = False) -> Pack
     return Packed(tree, packer.tensors)
 
 
-def unpack(tree: Any, tensors: Mapping[str, Any], wrap: Callable[[Any], Any] | None = None) -> Any:
+def unpack(tree: Any, tensors: Mapping[str, Any], wrap: Callable[[Any], Any] | None = None,
+           stand_ins: list[str] | None = None) -> Any:
     """The value that was packed, given its tensors by name.
 
-    `wrap`, if given, turns each of the `tensors` into the value to return. ValueError for a tree
-    that pack() does not make.
+    `wrap`, if given, turns each of the `tensors` into the value to return. `stand_ins` gets the names
+    of classes that this process does not have: a value with the same fields stands for theirs.
+    ValueError for a tree that pack() does not make.
     """
-    return _Unpacker(tensors, wrap).unpack(tree)
+    unpacker = _Unpacker(tensors, wrap)
+    value = unpacker.unpack(tree)
+    if stand_ins is not None:
+        stand_ins += unpacker.stand_ins
+    return value
 
 
 def tensor_names_in(tree: Any) -> list[str]:
@@ -105,7 +125,7 @@ class _Packer:
             long = value.bit_length() > _PRINTABLE_BITS
             return {TYPE: "int", "hex": f"{value:x}"} if long else value
         if kind is str:
-            return _pack_text(value)
+            return pack_text(value)
         if isinstance(value, torch.Tensor):
             return self._pack_tensor(value, path)
         return self._pack_container(value, path, depth)
@@ -141,8 +161,22 @@ class _Packer:
         if kind in (set, frozenset):
             items = self._items(value, path, depth)
             return {TYPE: kind.__name__, "items": sorted(items, key=repr)}
-        plain = _pack_leaf(value)
-        return plain if plain is not None else self._pack_numpy(value, path)
+        plain = pack_leaf(value)
+        if plain is not None:
+            return plain
+        if (what := kind_with_fields(value)) != "":
+            return self._pack_fields(value, what, path, depth)
+        return self._pack_numpy(value, path)
+
+    def _pack_fields(self, value: Any, what: str, path: list[str], depth: int) -> Any:
+        fields = fields_of(value)
+        pairs = self._pairs(dict(fields), path, depth)
+        if self._plain:
+            return tuple(item for _, item in pairs) if what == "namedtuple" else dict(pairs)
+        node = {TYPE: what, "module": type(value).__module__, "class": type(value).__qualname__}
+        if what == "dataclass":
+            return {**node, "items": pairs}
+        return {**node, "fields": [name for name, _ in fields], "items": [one for _, one in pairs]}
 
     def _items(self, value: Iterable[Any], path: list[str], depth: int) -> list[Any]:
         return [self.pack(item, [*path, str(k)], depth + 2) for k, item in enumerate(value)]
@@ -208,14 +242,16 @@ class _Packer:
     def _pack_numpy(self, value: Any, path: list[str]) -> Any:
         numpy = sys.modules.get("numpy")
         if numpy is not None and isinstance(value, numpy.generic) and value.dtype.kind != "O":
-            return {TYPE: "numpy scalar", "dtype": _descr(value.dtype), "data": value.tobytes()}
+            return {TYPE: "numpy scalar", "dtype": descr_of(value.dtype), "data": value.tobytes()}
         if numpy is not None and isinstance(value, numpy.dtype) and not value.hasobject:
-            return {TYPE: "numpy dtype", "dtype": _descr(value)}
+            return {TYPE: "numpy dtype", "dtype": descr_of(value)}
         if numpy is None or type(value) is not numpy.ndarray or value.dtype.hasobject:
+            if not self._plain and (state := pack_generator(value)) is not None:
+                return state
             raise TypeError(f"{self._where(path)}: a {_kind(value)}; expected numbers, text, "
                             "bytes, containers, tensors or arrays of numbers")
         order = "F" if value.flags.f_contiguous and not value.flags.c_contiguous else "C"
-        node = {TYPE: "numpy", "dtype": _descr(value.dtype), "shape": list(value.shape),
+        node = {TYPE: "numpy", "dtype": descr_of(value.dtype), "shape": list(value.shape),
                 "order": order}
         if value.nbytes < _BIG_ARRAY:
             return {**node, "data": value.tobytes(order)}
@@ -231,6 +267,7 @@ class _Unpacker:
         self._tensors = tensors
         self._wrap = wrap
         self._made: dict[str, Any] = {}
+        self.stand_ins: list[str] = []
 
     def unpack(self, node: Any) -> Any:
         if isinstance(node, TensorName):
@@ -244,7 +281,7 @@ class _Unpacker:
         if TYPE not in node:
             return {key: self.unpack(item) for key, item in node.items()}
         kind = str(node[TYPE])
-        make = getattr(self, f"_make_{kind.replace(' ', '_')}", None) or _MAKERS.get(kind)
+        make = getattr(self, f"_make_{kind.replace(' ', '_')}", None) or MAKERS.get(kind)
         if make is None:
             raise ValueError(f'object of kind "{kind}"; expected a kind that this version knows')
         try:
@@ -288,6 +325,21 @@ class _Unpacker:
     def _make_frozenset(self, node: dict[str, Any]) -> Any:
         return frozenset(self.unpack(node["items"]))
 
+    def _make_namedtuple(self, node: dict[str, Any]) -> Any:
+        value, is_known = make_namedtuple(node["module"], node["class"], node["fields"],
+                                          self.unpack(node["items"]))
+        return self._noted(node, value, is_known)
+
+    def _make_dataclass(self, node: dict[str, Any]) -> Any:
+        value, is_known = make_dataclass(node["module"], node["class"], dict(self._pairs(node)))
+        return self._noted(node, value, is_known)
+
+    def _noted(self, node: dict[str, Any], value: Any, is_known: bool) -> Any:
+        name = f"{node['module']}.{node['class']}"
+        if not is_known and name not in self.stand_ins:
+            self.stand_ins.append(name)
+        return value
+
     def _make_tensor(self, node: dict[str, Any]) -> Any:
         if "data" in node:
             tensor = tensor_from(node["data"], node["dtype"], node["shape"])
@@ -306,13 +358,13 @@ class _Unpacker:
         data = node.get("data")
         if data is None:
             data = bytes_of(self.unpack(node["name"]))
-        flat = numpy.frombuffer(data, _dtype(node["dtype"]))
+        flat = numpy.frombuffer(data, dtype_from(node["dtype"]))
         return flat.reshape(node["shape"], order=node["order"]).copy(order=node["order"])
 
     def _make_numpy_scalar(self, node: dict[str, Any]) -> Any:
         import numpy
 
-        dtype = _dtype(node["dtype"])
+        dtype = dtype_from(node["dtype"])
         if dtype.itemsize == 0:  # an empty text: frombuffer() takes no items without bytes
             return dtype.type()
         return numpy.frombuffer(node["data"], dtype)[0]
@@ -325,68 +377,6 @@ def memory_of(tensor: torch.Tensor) -> tuple[Any, ...]:
     if tensor.numel() == 0:
         return (id(tensor),)
     return (tensor.data_ptr(), tensor.device, tensor.dtype, tensor.shape, tensor.stride())
-
-
-def _pack_text(value: str) -> Any:
-    if not value.isascii():
-        try:
-            value.encode()
-        except UnicodeEncodeError:  # half of a surrogate pair, as file names may have
-            return {TYPE: "str", "utf-8": value.encode(errors="surrogatepass")}
-    return value
-
-
-def _pack_leaf(value: Any) -> Any:
-    """The node of a value that holds no other values; None if its type is not known here."""
-    kind = type(value)
-    if kind is bytearray:
-        return {TYPE: "bytearray", "data": bytes(value)}
-    if kind is complex:
-        return {TYPE: "complex", "parts": (value.real, value.imag)}
-    if kind is range:
-        return {TYPE: "range", "of": (value.start, value.stop, value.step)}
-    if kind is slice and all(type(x) in (int, type(None)) for x in _limits(value)):
-        return {TYPE: "slice", "of": _limits(value)}
-    if kind is torch.Size:
-        return {TYPE: "torch.Size", "of": list(value)}
-    if kind is torch.dtype:
-        return {TYPE: "torch.dtype", "of": str(value).removeprefix("torch.")}
-    if kind is torch.device:
-        return {TYPE: "torch.device", "of": str(value)}
-    return None
-
-
-_MAKERS: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "int": lambda node: int(node["hex"], 16),
-    "str": lambda node: node["utf-8"].decode(errors="surrogatepass"),
-    "bytearray": lambda node: bytearray(node["data"]),
-    "complex": lambda node: complex(*node["parts"]),
-    "range": lambda node: range(*node["of"]),
-    "slice": lambda node: slice(*node["of"]),
-    "torch.Size": lambda node: torch.Size(node["of"]),
-    "torch.dtype": lambda node: named_dtype(node["of"]),
-    "torch.device": lambda node: torch.device(node["of"]),
-    "numpy dtype": lambda node: _dtype(node["dtype"]),
-}
-
-
-def _limits(value: slice) -> tuple[Any, Any, Any]:
-    return value.start, value.stop, value.step
-
-
-def _descr(dtype: Any) -> Any:
-    import numpy
-
-    return numpy.lib.format.dtype_to_descr(dtype)
-
-
-def _dtype(descr: Any) -> Any:
-    import numpy
-
-    dtype = numpy.lib.format.descr_to_dtype(descr)
-    if dtype.hasobject:
-        raise ValueError(f"numpy dtype {descr!r}: holds Python objects; expected plain elements")
-    return dtype
 
 
 def _has_device(device: str) -> bool:
