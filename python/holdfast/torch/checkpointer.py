@@ -19,7 +19,7 @@ from holdfast.torch.loop.branch import Start
 from holdfast.torch.loop.closing import Closing, close_at_exit
 from holdfast.torch.loop.due_save import DueSave
 from holdfast.torch.loop.durable_steps import DurableSteps, OnDurable
-from holdfast.torch.loop.end_of_training import agree_on_end, why_no_end
+from holdfast.torch.loop.end_of_training import agree_on_end, is_exception_on_its_way, why_no_end
 from holdfast.torch.loop.job import open_job
 from holdfast.torch.loop.losses import Losses, wait_for_value
 from holdfast.torch.loop.messages import Messages
@@ -374,7 +374,8 @@ class Checkpointer:
         self._messages.detail(f"saving after step {step}: {why}")
         if self._boundaries.updates_unseen:
             self._messages.warn_once(messages.NO_HOOK)
-            self._saves.settle()  # no hook will do it before the next update
+        if self._boundaries.updates_unseen or not self._boundaries.has_reported:
+            self._saves.settle()  # no hook may do it before the next update
         return handle
 
     def _before_save(self, step: int, loss: Any) -> float | None:
@@ -426,13 +427,19 @@ class Checkpointer:
         seen since then. Otherwise it warns. With save=False, or every="never", it saves nothing.
         """
         if self._saves.job is not None:
-            self._recovery.at_end(functools.partial(self._save_end, save), self._closing, timeout)
+            self._recovery.at_end(functools.partial(self._save_end, save, timeout),
+                                  self._closing, timeout)
 
-    def _save_end(self, wanted: bool) -> None:
+    def _save_end(self, wanted: bool, timeout: float | None) -> None:
         """Saves the last step if no checkpoint has it, or tells the reason not to."""
-        if (step := self._steps.unsaved) is None:
-            return
-        why = why_no_end(wanted, self._never_saves, self._changes.is_changed_since(step),
+        if (step := self._steps.unsaved) is not None:
+            self._save_last(step, wanted, self._never_saves)
+        # A save that has found replicas that differ is made again: with each rank's own.
+        if not is_exception_on_its_way() and self._saves.is_torn(timeout):
+            self._save_last(self._steps.saved_last, wanted, False)
+
+    def _save_last(self, step: int, wanted: bool, never: bool) -> None:
+        why = why_no_end(wanted, never, self._changes.is_changed_since(step),
                          self._watch.is_damaged)
         why = agree_on_end(why, self._saves.live_job(), self._recovery.check_not_broken)
         if why is None:

@@ -5,6 +5,7 @@ case. From then on each rank's own tensors are saved, and each rank gets its own
 """
 
 import logging
+import shutil
 import time
 
 import pytest
@@ -130,6 +131,38 @@ def test_tensors_that_differ_from_the_beginning_are_each_ranks_own_too(tmp_path)
     results = run_ranks(2, train, str(tmp_path), 8, 3, 0, [1, 2])
     assert check(tmp_path, [states for states, *_ in results]) == ([], [0, 1, 2])
     assert len(results[0][1]) >= 1
+
+
+def part_at_the_end(rank, world, run, every, parts_after):
+    """Trains 6 steps. Only the save of the last one can find that the replicas have parted."""
+    warned, model = Warned(), net(8)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    ck = holdfast.Checkpointer(run, model=model, optimizer=optimizer, every=every, keep=None,
+                               writing=holdfast.Writing(space_reserve=0),
+                               failures=holdfast.Failures(signals=False))
+    ck.resume()
+    for step in range(6):
+        torch.manual_seed(step if step < parts_after else 1000 * rank + step)
+        model(torch.randn(4, 8)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        ck.step(step)
+    if every == "never":
+        ck.save(5)
+    ck.close()
+    return {5: values(model, optimizer)}, warned.about_values()
+
+
+@pytest.mark.parametrize(("every", "parts_after"),
+                         [("1000 steps", 3), ("6 steps", 3), ("1 steps", 5), ("never", 2)])
+def test_replicas_that_part_before_the_last_save_are_saved_by_close(tmp_path, every, parts_after):
+    results = run_ranks(2, part_at_the_end, str(tmp_path), every, parts_after)
+    newest_step = max(int(folder.name.removeprefix("step-")) for folder in tmp_path.glob("step-*"))
+    assert newest_step == 5 and "model.0.weight@rank1" in newest(tmp_path)
+    for folder in tmp_path.glob("step-0000000[0-4]"):
+        shutil.rmtree(folder)
+    assert check(tmp_path, [states for states, _ in results]) == ([], [5])
+    assert all(len(warned) == 1 for _, warned in results)
 
 
 def poke_one(rank, world, run):

@@ -227,6 +227,14 @@ class Saves:
                 raise TimeoutError(f"a save is under way after {timeout} s; expected a longer timeout, "
                                    "or another call")
 
+    def is_torn(self, timeout: float | None = None) -> bool:
+        """Waits for the newest save. True if all ranks have dropped it, to be made again.
+
+        That is so if its tensors were written to, or if replicas differ that were equal before.
+        """
+        self.wait_until_done(timeout)
+        return self.handle is not None and self.handle.is_torn
+
     def _begin(self, step: int, loss: float | None, why: str, automatic: bool,
                with_gradients: bool) -> _native.SaveHandle:
         # The job may have found only after the last settle() that the save before was torn.

@@ -86,6 +86,11 @@ class UpdateBoundaries:
         return bool(self._stepped)
 
     @property
+    def has_reported(self) -> bool:
+        """True if a hook has reported an update. Before that, updates may be made by hand."""
+        return self._last_hook > 0
+
+    @property
     def is_idle(self) -> bool:
         """True if no update was seen before this call, as while gradients accumulate."""
         return not self._done and bool(self._tracked) and not self.updates_unseen

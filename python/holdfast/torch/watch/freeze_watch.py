@@ -101,6 +101,8 @@ class FreezeWatch:
         self._apart: deque[int] = deque([1], _KEPT)
         self._step = -1  # the last step
         self._calls = 0  # of step(), whose numbers may have gaps
+        self._updates = 0  # calls of step() before which an update was made
+        self._has_updated = False  # since the last call
         self.is_damaged = False  # an alarm has stopped training, so the state is not to be saved
         self._met_after: int | None = None  # the step of the last meeting
         self._next_meeting: int | None = None
@@ -131,8 +133,10 @@ class FreezeWatch:
 
         `is_blind` says that updates call no hook, so that no window could be closed in time.
         """
-        self._costs.step()
+        updated, self._has_updated = self._has_updated, False
+        self._costs.step(updated=updated)
         self._calls += 1
+        self._updates += updated
         self._step, is_blind = step, is_blind or not self._state.optimizers
         self._guards.step(step, loss, is_blind=is_blind)
         if self._next_meeting is None or self._calls >= self._next_meeting:
@@ -140,8 +144,8 @@ class FreezeWatch:
         if is_blind:
             self._open = None
             self._messages.warn_once(_BLIND)
-        elif (self._open is None and self._windows is not None
-              and self._calls % self._turn.plan.every == 0):
+        elif (self._open is None and self._windows is not None and updated
+              and self._updates % self._turn.plan.every == 0):
             self._open_window(step, self._windows)
         if self._state.world == 1:
             self._finish(self._guards.take_alarms(wait=False))
@@ -161,8 +165,10 @@ class FreezeWatch:
         An optimizer of torch changes nothing before it has called its closure, in which forward
         and backward are. So the window stays open until then.
         """
-        looks = self._open is not None or self._guards.look_at_updates
-        if not looks or not self._state.owns(optimizer):
+        if not self._state.owns(optimizer):
+            return None
+        self._has_updated = True
+        if self._open is None and not self._guards.look_at_updates:
             return None
         if type(optimizer).__module__.startswith("torch.optim."):
             changed = replace_closure(args, kwargs, partial(self._look_after, optimizer))
@@ -178,7 +184,8 @@ class FreezeWatch:
         self._meeting.restart()
         self._turn, self._grouping = Turn(), None
         self._next_meeting = self._met_after = None
-        self._calls, self.is_damaged = 0, False
+        self._calls = self._updates = 0
+        self.is_damaged = False
 
     def forget(self) -> None:
         """Lets go of all tensors: they may have been replaced. The next meeting looks again."""

@@ -372,6 +372,47 @@ def test_the_windows_keep_to_their_share(monkeypatch):
     assert plan.every > 500 and 0.9 * 0.0125 < plan.window_bytes / 5e9 <= 0.0125
 
 
+@pytest.mark.parametrize("accumulated", [2, 8])
+def test_a_window_may_take_the_share_of_all_steps_up_to_the_update(monkeypatch, accumulated):
+    """It stays open so long. Otherwise a part of the bytes would be looked at as often as before
+    with fewer windows: fewer flips would be seen, the longer gradients are accumulated."""
+    clock = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: clock[0])
+    plain, costs = Costs(0.005, 2.0), Costs(0.005, 2.0)
+    for step in range(40 * accumulated):
+        clock[0] += 0.05
+        plain.step()
+        plain.window(1_000_000, 200e-6, 20e-6)
+        updated = (step + 1) % accumulated == 0
+        costs.step(updated=updated)
+        if updated:
+            costs.window(1_000_000, 200e-6, 20e-6)
+    assert costs.plan().every == plain.plan().every == 1
+    assert costs.plan().period == plain.plan().period
+    assert costs.plan().window_bytes >= accumulated * plain.plan().window_bytes
+    assert costs.plan().window_bytes / 5e9 <= accumulated * 0.005 * 0.05
+
+
+def test_a_flip_in_any_step_of_an_accumulation_is_seen(tmp_path):
+    model = Net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    plans = []
+    with make(tmp_path / "run", model, optimizer) as ck:
+        for step in range(4 * 40):
+            backward(model, step)
+            if step >= 16 and step % 4 == step // 4 % 4:  # in another step of each accumulation
+                plans.append(holdfast.flip_plan(ck, roles=["parameter", "slot"], seed=step))
+                holdfast.inject(ck, plans[-1])
+            if step % 4 == 3:
+                optimizer.step()
+                optimizer.zero_grad()
+            ck.step(step)
+        alarms = ck.watched.alarms
+    assert len(plans) == 36
+    assert [(a.tensor, list(a.index)) for a in alarms] == [
+        (plan["flips"][0]["tensor"], plan["flips"][0]["index"]) for plan in plans]
+
+
 @pytest.fixture
 def ranges(monkeypatch):
     """The first part and the end of each window that is opened."""
