@@ -361,7 +361,7 @@ class Checkpointer:
 
     def _is_saved(self, step: int) -> bool:
         """True if on all ranks the newest save is of that step, and the model has not changed."""
-        is_saved = self._saves.is_newest_good() and not self._changes.is_changed_since(step)
+        is_saved = self._saves.is_newest_good() and not self._changes.changed_since(step)
         return not self._saves.live_job().any(not is_saved)
 
     def _save(self, step: int, loss: Any, why: str, *, automatic: bool = False,
@@ -439,7 +439,7 @@ class Checkpointer:
             self._save_last(self._steps.saved_last, wanted, False)
 
     def _save_last(self, step: int, wanted: bool, never: bool) -> None:
-        why = why_no_end(wanted, never, self._changes.is_changed_since(step),
+        why = why_no_end(wanted, never, self._changes.changed_since(step),
                          self._watch.is_damaged)
         why = agree_on_end(why, self._saves.live_job(), self._recovery.check_not_broken)
         if why is None:

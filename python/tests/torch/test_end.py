@@ -87,6 +87,89 @@ def test_a_model_that_has_changed_is_not_saved_as_the_last_step(tmp_path, caplog
     assert "the last step was 2" in caplog.text and "has changed since then" in caplog.text
 
 
+def averages(model):
+    return {name: p.detach() * 0.9 + 0.01 for name, p in model.named_parameters()}
+
+
+def copy_in(toy):
+    for name, value in averages(toy.model).items():
+        toy.model.get_parameter(name).data.copy_(value)
+
+
+def put_in(toy):
+    for name, value in averages(toy.model).items():
+        toy.model.get_parameter(name).data = value
+
+
+def write_numpy(toy):
+    toy.model[0].weight.detach().numpy()[:] = 7
+
+
+def convert(toy):
+    toy.model.to(torch.float64)
+
+
+@pytest.mark.parametrize("change", [copy_in, put_in, write_numpy, convert])
+def test_what_was_written_behind_torchs_back_is_named_and_not_saved(tmp_path, caplog, change):
+    toy = Toy(tmp_path / "run").train(range(3))
+    change(toy)
+    toy.ck.close()
+    assert steps_in(tmp_path / "run") == []
+    assert "the model has changed since then (model.0.weight" in caplog.text
+
+
+def copy_in_and_back(toy):
+    kept = [p.detach().clone() for p in toy.model.parameters()]
+    copy_in(toy)
+    for p, value in zip(toy.model.parameters(), kept, strict=True):
+        p.data.copy_(value)
+
+
+def move_all(toy):
+    """As model.cpu() does with a model on a GPU."""
+    for tensor in [*toy.model.parameters(), *toy.model.buffers()]:
+        tensor.data = tensor.data.clone()
+
+
+@pytest.mark.parametrize("change", [copy_in_and_back, move_all])
+def test_the_same_bits_in_the_same_or_other_memory_are_the_last_step(tmp_path, caplog, change):
+    toy = Toy(tmp_path / "run").train(range(3))
+    wanted = toy.model[0].weight.detach().clone()
+    change(toy)
+    toy.ck.close()
+    assert steps_in(tmp_path / "run") == [2] and not caplog.records
+    assert torch.equal(holdfast.load(tmp_path / "run")["model.0.weight"], wanted)
+
+
+def test_averages_that_are_swapped_into_a_model_of_many_tensors_are_seen(tmp_path, caplog):
+    """Only some of their elements are kept, others after each step."""
+    model = nn.Sequential(*[nn.Linear(2, 2) for _ in range(50)])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    ck = holdfast.Checkpointer(tmp_path / "run", model=model, optimizer=optimizer,
+                               every="100 steps", **grouped(space_reserve=0))
+    ck.resume()
+    for step in range(5):
+        model(torch.rand(3, 2)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        ck.step(step)
+    assert ck._changes.changed_since(4) == ""
+    for p in model.parameters():
+        p.data.mul_(0.5)
+    ck.close()
+    assert steps_in(tmp_path / "run") == [] and "has changed since then" in caplog.text
+
+
+def test_tensors_without_a_plain_memory_do_not_prevent_a_save_of_the_end(tmp_path, caplog):
+    toy = Toy(tmp_path / "run")
+    toy.model.register_buffer("empty", torch.empty(0))
+    toy.model.register_buffer("turned", torch.rand(3, 4).t())
+    toy.model.register_buffer("narrow", torch.tensor([1.0, 2.0]).to(torch.float8_e4m3fn))
+    toy.model.register_buffer("complex", torch.ones(2, dtype=torch.complex64))
+    toy.train(range(3)).ck.close()
+    assert steps_in(tmp_path / "run") == [2] and not caplog.records
+
+
 def test_nothing_is_saved_on_request_nor_after_an_exception(tmp_path, caplog):
     toy = Toy(tmp_path / "a").train(range(3))
     toy.ck.close(save=False)

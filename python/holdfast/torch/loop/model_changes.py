@@ -1,8 +1,10 @@
 """Knows whether the model is still what it was after a step, and which optimizers have changed it."""
 
+import weakref
+
 import torch
 
-from holdfast.torch.loop.end_of_training import LastStep
+from holdfast.torch.loop.end_of_training import CHANGED, LastStep
 from holdfast.torch.loop.update_boundaries import UpdateBoundaries
 from holdfast.torch.state.training_state import TrainingState
 
@@ -13,6 +15,8 @@ class ModelChanges:
     def __init__(self, state: TrainingState, boundaries: UpdateBoundaries) -> None:
         self._state, self._boundaries = state, boundaries
         self._last_step = LastStep(state.model_tensors)
+        forget = weakref.WeakMethod(self._last_step.forget)  # it refers to the state, which is freed
+        state.on_forget.append(lambda: (call := forget()) and call())
         self.by_unknown = False  # an optimizer that was not given has updated the model
 
     def after_update(self, optimizer: torch.optim.Optimizer) -> None:
@@ -32,6 +36,6 @@ class ModelChanges:
         self._boundaries.note_whole_step()
         self.note(step)
 
-    def is_changed_since(self, step: int) -> bool:
-        """True if the model may be another than right after that step."""
-        return self.by_unknown or not self._last_step.is_unchanged(step)
+    def changed_since(self, step: int) -> str:
+        """Why the model may be another than right after that step; "" if it is not."""
+        return CHANGED if self.by_unknown else self._last_step.changed_since(step)
