@@ -198,7 +198,9 @@ Result<void> export_found(Env& env, const Found& from, const Target& target,
   }
   if (target.format == kPeft) {
     const std::string& config = target.files.at(std::string(target.config_name()));
-    HOLDFAST_TRY(keep_adapter(choice, options.adapter, config).within(where));
+    const std::string adapter = HOLDFAST_TRY(
+        choose_adapter(choice, training, options.adapter).within(where));
+    HOLDFAST_TRY(keep_adapter(choice, adapter, config).within(where));
   }
   if (options.dtype) convert_dtypes(choice, *options.dtype);
   if (target.format != kTorch) drop_objects(choice);

@@ -48,7 +48,9 @@ struct ExportOptions {
   // Patterns with * and ?, with commas between them, of the names to export, and what
   // is removed from the beginning of these names.
   std::string select{}, strip{};
-  std::string adapter = "default";    // the name of the adapter, for peft
+  // For peft, the name of the adapter. If empty, the one that was active in the training,
+  // or the only one.
+  std::string adapter{};
   int64_t shard_bytes = kShardBytes;  // for hf
   Ties ties = Ties::kByFormat;
   Reading reading{};

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 
-#include "holdfast/base/json.h"
 #include "holdfast/inspect/packed_tree.h"
 
 namespace holdfast {
@@ -203,7 +202,6 @@ bool selected(std::string_view name, std::string_view patterns) {
 }
 
 // The names of a pick that remain, and what becomes of them. Empty if none remains.
-template <typename Rename>
 std::optional<Pick> rename_pick(const Pick& pick, const Rename& rename) {
   std::vector<std::string> names;
   if (auto name = rename(pick.name)) names.push_back(*std::move(name));
@@ -214,15 +212,6 @@ std::optional<Pick> rename_pick(const Pick& pick, const Rename& rename) {
   Pick renamed{.tensor = pick.tensor, .name = names.front(), .dtype = pick.dtype};
   renamed.aliases.assign(names.begin() + 1, names.end());
   return renamed;
-}
-
-template <typename Rename>
-void rename_picks(Choice& choice, const Rename& rename) {
-  std::vector<Pick> picks;
-  for (const Pick& pick : choice.picks) {
-    if (auto renamed = rename_pick(pick, rename)) picks.push_back(*std::move(renamed));
-  }
-  choice.picks = std::move(picks);
 }
 
 // The model's tensor that a tensor of an average belongs to: words are removed from the
@@ -247,32 +236,15 @@ std::map<std::string, size_t, std::less<>> picks_by_name(const Choice& choice) {
   return by_name;
 }
 
-// The name of a tensor in the files of a PEFT adapter; nullopt if it is not part of it.
-std::optional<std::string> adapter_name(const std::string& name,
-                                        const std::string& adapter) {
-  constexpr std::string_view kWhole = "modules_to_save", kMagnitude = ".weight";
-  const std::string dotted = "." + name + ".";
-  const size_t at = dotted.find("." + adapter + ".");
-  if (at == dotted.npos || at == 0) return std::nullopt;
-  std::string head = dotted.substr(1, at - 1);
-  std::string tail = dotted.substr(at + adapter.size() + 1);
-  tail.pop_back();  // the dot that was added
-  if (head.ends_with(kWhole)) {
-    head.resize(std::max(head.size() - kWhole.size(), size_t{1}) - 1);
-  }
-  if (head.ends_with("lora_magnitude_vector") && tail == kMagnitude) tail.clear();
-  return head + tail;
-}
-
-// Whether the adapter's configuration says that biases belong to it, too.
-Result<std::string> bias_of(std::string_view config) {
-  const Json json = HOLDFAST_TRY(parse_json(config, "adapter_config.json"));
-  if (!json.is_object()) return invalid("adapter_config.json: expected an object");
-  const auto bias = json.find("bias");
-  return bias != json.end() && bias->is_string() ? bias->get<std::string>() : "none";
-}
-
 }  // namespace
+
+void rename_picks(Choice& choice, const Rename& rename) {
+  std::vector<Pick> picks;
+  for (const Pick& pick : choice.picks) {
+    if (auto renamed = rename_pick(pick, rename)) picks.push_back(*std::move(renamed));
+  }
+  choice.picks = std::move(picks);
+}
 
 bool matches_pattern(std::string_view text, std::string_view pattern) {
   size_t t = 0, p = 0, star = pattern.npos, after_star = 0;
@@ -362,31 +334,6 @@ Result<void> select_names(Choice& choice, std::string_view patterns,
                      pick.name);
     }
   }
-  return {};
-}
-
-Result<void> keep_adapter(Choice& choice, std::string_view adapter,
-                          std::string_view config) {
-  const std::string bias = HOLDFAST_TRY(bias_of(config));
-  const std::string name(adapter);
-  std::set<std::string, std::less<>> with_adapter;  // modules that the adapter changes
-  for (const Pick& pick : choice.picks) {
-    const size_t at = pick.name.find(".lora_");
-    if (at != pick.name.npos) with_adapter.insert(pick.name.substr(0, at));
-  }
-  rename_picks(choice, [&](const std::string& one) -> std::optional<std::string> {
-    if (auto renamed = adapter_name(one, name)) return renamed;
-    const size_t dot = one.rfind('.');
-    if (dot == one.npos || one.substr(dot) != ".bias") return std::nullopt;
-    // The module itself is called base_layer inside one that the adapter changes.
-    const std::string module = one.substr(0, dot);
-    const std::string outer = module.substr(0, module.rfind(".base_layer"));
-    const bool changed = with_adapter.contains(outer);
-    const bool kept = bias == "all" || (bias == "lora_only" && changed);
-    return kept ? std::optional(one) : std::nullopt;
-  });
-  choice.objects = Object();
-  if (choice.picks.empty()) return not_found("there is no adapter called {}", adapter);
   return {};
 }
 

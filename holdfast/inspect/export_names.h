@@ -1,6 +1,7 @@
 // Chooses the tensors of a checkpoint that are exported, and their names.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <set>
 #include <string>
@@ -19,6 +20,11 @@ struct Choice {
   Object objects{};
   std::vector<std::string> notes{};
 };
+
+// The new name of a tensor; nullopt leaves the tensor out.
+using Rename = std::function<std::optional<std::string>(const std::string& name)>;
+// Renames all tensors, under each of their names.
+void rename_picks(Choice& choice, const Rename& rename);
 
 // All tensors, as they are called.
 Choice choose_all(const Collection& tensors);
@@ -43,6 +49,13 @@ Result<Choice> choose_optimizer(const Collection& tensors,
 // kNotFound if nothing matches, and with kInvalid if two names become one.
 Result<void> select_names(Choice& choice, std::string_view patterns,
                           std::string_view strip);
+
+// The name of the PEFT adapter to export: `wanted`, or else the one that was active when
+// the training was saved, or else the only one. Fails with kNotFound if there is no such
+// adapter, and with kInvalid if there are several and none was active alone.
+Result<std::string> choose_adapter(Choice& choice,
+                                   const std::optional<TrainingObjects>& training,
+                                   std::string_view wanted);
 
 // Leaves the tensors of a PEFT adapter, called as in its own files: without the
 // adapter's name. `config` is adapter_config.json.

@@ -114,7 +114,7 @@ def export(
     optimizer: bool = False,
     select: str = "",
     strip: str = "",
-    adapter: str = "default",
+    adapter: str = "",
     shard_size: str | int = "5GB",
     ties: str = "",
 ) -> list[str]:
@@ -139,7 +139,8 @@ def export(
     select, strip
                 patterns with *, with commas between them, of the names to export, and what is
                 removed from the beginning of these names.
-    adapter     the name of the PEFT adapter.
+    adapter     the name of the PEFT adapter; by default the one that was active in the training,
+                or the only one.
     shard_size  the most bytes of a file in a folder for "hf".
     ties        "each" stores tied weights under each name, "once" under the first. By default
                 they are one tensor in a .pt file, and stored under each name in a .safetensors

@@ -146,7 +146,9 @@ void bind_saver(nb::module_& m) {
           "newest\n"
           "ones are kept as well. With `only_temporary`, only steps are removed that "
           "the\n"
-          "schedule has saved under such a rule.");
+          "schedule has saved under such a rule.")
+      .def_ro("best", &Keep::best, "How many steps are kept by the metric.")
+      .def_ro("metric", &Keep::metric, "The name of the metric.");
   nb::class_<HeldSaver>(m, "Saver", "The native side of holdfast.Saver.")
       .def(
           "__init__",
