@@ -29,10 +29,11 @@ except ImportError:  # the older name of the same package
 from holdfast.checkpoint import Saver
 from holdfast.options import Failures
 from holdfast.torch.checkpointer import Checkpointer
-from holdfast.torch.data.base_loader import Loader
 from holdfast.torch.files import replace_folder
 from holdfast.torch.files.single_file import load
+from holdfast.torch.adapters.lightning_loops import BatchBoundaries, begin_epoch
 from holdfast.torch.recover.restarted_steps import without_run
+from holdfast.torch.adapters.lightning_state import LightningState
 from holdfast.torch.values import generators
 from holdfast.torch.values.trees import pack
 
@@ -44,8 +45,10 @@ class HoldfastCallback(pl.Callback):
     """Saves a run while it trains, and resumes it when fit() begins.
 
     `options` are those of holdfast.Checkpointer: every, keep, writing, ... The number of a step
-    is trainer.global_step: no save is made between the batches of one update. Loops, callbacks
-    with a state, LR schedulers, the precision plug-in's scaler and loaders with a state_dict
+    is trainer.global_step: no save is made between the batches of one update. A save that is due
+    at a batch is made when everything that belongs to that batch is done: hooks, a validation,
+    and the end of the epoch. Loops, callbacks with a state, the datamodule, LR schedulers, the
+    precision plug-in's scaler, what self.log() has summed up so far, and loaders with a state_dict
     (holdfast.data.loader, holdfast.data.resumable, StatefulDataLoader) are saved, too. With any
     other loader, Lightning begins the epoch again and says so. A module's on_save_checkpoint gets
     an empty dict, and what it puts there is saved. Upon SIGTERM and SIGUSR1 the callback saves,
@@ -60,9 +63,12 @@ class HoldfastCallback(pl.Callback):
         self._resume = resume
         self._options = without_run(options, "Lightning")
         self._checkpointer: Checkpointer | None = None
-        # (generators, whether the epoch is over), from on_fit_start until on_train_start
-        self._resumed: tuple[Any, bool] | None = None
+        # (state, generators, report), from on_fit_start until on_train_start
+        self._resumed: tuple[LightningState, Any, Any] | None = None
         self._handlers: dict[int, Any] = {}  # signal handlers before Lightning set its own
+        self._boundaries: BatchBoundaries | None = None
+        self._state: LightningState | None = None
+        self._loss: Any = None  # of the newest batch
 
     @property
     def checkpointer(self) -> Checkpointer:
@@ -74,13 +80,14 @@ class HoldfastCallback(pl.Callback):
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Resumes. By now the optimizers and the wrapped model exist, and no loop has begun."""
         self._handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+        self._resumed = None
         if not self._resume or trainer.ckpt_path is not None or trainer.fast_dev_run:
             return
-        state = _TrainerState(trainer, self)
+        state = LightningState(trainer, self)
         failures = replace(self._failures, signals=False)
         with self._open(trainer, state, failures=failures) as checkpointer:
             if checkpointer.resume() > 0:
-                self._resumed = (generators.capture(), state.epoch_is_over)
+                self._resumed = (state, generators.capture(), checkpointer.report)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Opens the Checkpointer. Lightning has set its signal handlers and made its iterator."""
@@ -90,19 +97,32 @@ class HoldfastCallback(pl.Callback):
             # Lightning's own handlers would not wait for a save.
             for number, handler in self._handlers.items():
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        self._checkpointer = self._open(trainer, _TrainerState(trainer, self))
+        self._state = LightningState(trainer, self)
+        self._checkpointer = self._open(trainer, self._state)
         self._checkpointer._run_is_checked = True  # on_fit_start has resumed, or should not
         if self._resumed is not None:
-            (saved, epoch_is_over), self._resumed = self._resumed, None
-            generators.restore(saved)
-            if epoch_is_over:
-                _begin_epoch(trainer.fit_loop)
+            (state, saved, self._checkpointer.report), self._resumed = self._resumed, None
+            self._state.sums = state.sums
+            state.make_workers()
+            if state.is_between_epochs:
+                begin_epoch(trainer.fit_loop)
+            generators.restore(saved)  # after all that draws
+        self._boundaries = BatchBoundaries(trainer, self._after_batch)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any,
                            batch_idx: int) -> None:
+        """Notes the loss. Lightning has not done yet all that belongs to the batch."""
+        self._loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        if self._state is not None:
+            self._state.add_sums()
+
+    def _after_batch(self, trainer: Any, epoch_is_over: bool) -> None:
         """Saves if it is time, but not in the middle of gradient accumulation."""
-        if self._checkpointer is not None:
-            self._checkpointer.step(trainer.global_step, loss=_loss(outputs))
+        if self._checkpointer is None:
+            return
+        self._checkpointer.step(trainer.global_step, loss=self._loss)
+        if epoch_is_over:  # what comes next may replace the weights by their average
+            self._checkpointer._saves.settle()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Waits for the saves under way; the exception stays as it is."""
@@ -112,7 +132,7 @@ class HoldfastCallback(pl.Callback):
         """Waits until everything is durable."""
         self._close()
 
-    def _open(self, trainer: Any, state: "_TrainerState", **more: Any) -> Checkpointer:
+    def _open(self, trainer: Any, state: LightningState, **more: Any) -> Checkpointer:
         schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
         options = self._options | more
         options["objects"] = {**(options.get("objects") or {}), "trainer": state}
@@ -127,6 +147,9 @@ class HoldfastCallback(pl.Callback):
         return self._options.get("failures", Failures())
 
     def _close(self, error: BaseException | None = None) -> None:
+        if self._boundaries is not None:
+            self._boundaries.remove()
+        self._boundaries = self._state = self._loss = None
         open_one, self._checkpointer = self._checkpointer, None
         if open_one is not None:
             open_one.leave(error)
@@ -169,45 +192,3 @@ class HoldfastIO(CheckpointIO):
     def remove_checkpoint(self, path: _Path) -> None:
         """Removes the checkpoint, if it is there."""
         replace_folder.remove_folder(Path(path))
-
-
-class _TrainerState:
-    """The state of Lightning's own loops and callbacks, as an object of a checkpoint."""
-
-    def __init__(self, trainer: Any, own: HoldfastCallback) -> None:
-        self._trainer = trainer
-        self._callbacks = [one for one in trainer.callbacks if one is not own]
-        self.epoch_is_over = False
-
-    def state_dict(self) -> dict[str, Any]:
-        trainer, extra = self._trainer, {}
-        trainer.lightning_module.on_save_checkpoint(extra)
-        states = {one.state_key: one.state_dict() for one in self._callbacks}
-        epoch_is_over = trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
-        return {"fit_loop": trainer.fit_loop.state_dict(), "module": extra,
-                "epoch is over": epoch_is_over,
-                "callbacks": {key: state for key, state in states.items() if state}}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        trainer = self._trainer
-        trainer.fit_loop.load_state_dict(state["fit_loop"])
-        trainer.lightning_module.on_load_checkpoint(state["module"])
-        for one in self._callbacks:
-            if one.state_key in state["callbacks"]:
-                one.load_state_dict(state["callbacks"][one.state_key])
-        self.epoch_is_over = state["epoch is over"]
-
-
-def _begin_epoch(fit_loop: Any) -> None:
-    """Makes a new iterator of the loader, whose order may be drawn from generators.
-
-    A loader of Holdfast that is iterated a second time goes on with the next epoch. Any other
-    loader is first brought to the end of its epoch, in which no batch is left.
-    """
-    if not any(isinstance(one, Loader) for one in fit_loop._combined_loader.flattened):
-        next(fit_loop._data_fetcher, None)
-    iter(fit_loop._data_fetcher)
-
-
-def _loss(outputs: Any) -> Any:
-    return outputs.get("loss") if isinstance(outputs, Mapping) else outputs

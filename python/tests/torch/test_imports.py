@@ -21,7 +21,8 @@ ARROWS = {
     "dcp": {"values", "loop"},
     "recover": {"values", "state", "loop"},
     "watch": {"values", "state", "loop"},
-    "": {"values", "files", "data", "state", "loop", "recover", "watch"},
+    "adapters": {"values", "data"},
+    "": {"values", "files", "data", "state", "loop", "recover", "watch", "adapters"},
 }
 MOST_FILES = 50
 MOST_LINES = 450

@@ -1,0 +1,1 @@
+"""What the adapters for Lightning and Hugging Face read from those packages, and put back."""
