@@ -14,6 +14,7 @@ callbacks. So HoldfastTrainer overrides the methods that read and write checkpoi
 
 import dataclasses
 import json
+import logging
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,10 +26,20 @@ from holdfast import _native
 from holdfast.checkpoint import absolute_path, open_tiers
 from holdfast.errors import NotFoundError
 from holdfast.options import Layout, Resuming
+from holdfast.torch.adapters.read_ahead import ReadAhead, inexact_reads
 from holdfast.torch.checkpointer import Checkpointer
 from holdfast.torch.loop.rehearsal import places
 from holdfast.torch.recover.restarted_steps import without_run
 from holdfast.torch.values import generators
+
+_log = logging.getLogger("holdfast")
+
+
+class _Older(Exception):
+    """The newest step is damaged, and that of an older number was resumed."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
 
 
 class HoldfastTrainer:
@@ -54,9 +65,11 @@ class HoldfastTrainer:
         self._options = without_run(holdfast or {}, "the Trainer")
         self._checkpointer: Checkpointer | None = None
         self._state: _TrainerState | None = None
-        self._resumed: Any = None  # the restored generators, until training begins
         self._found: int | None = None  # the step to resume from
         self._saved: int | None = None
+        self._reads = ReadAhead()
+        self._ended: int | None = None  # the newest step that is done
+        self._wants_save = False  # a save waits for the end of the epoch
         self._may_have_steps = False
         ours: Any = self
         for name in ("save_only_model", "load_best_model_at_end", "deepspeed"):
@@ -67,19 +80,37 @@ class HoldfastTrainer:
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Trains as the Trainer does, and returns when the last save is durable."""
         self._may_have_steps = bool(resume_from_checkpoint)
+        self._found = self._ended = None
+        self._wants_save = False
         with tempfile.TemporaryDirectory() as folder:
             if resume_from_checkpoint is True or resume_from_checkpoint == "auto":
                 resume_from_checkpoint = self._look(folder, must=resume_from_checkpoint is True)
             try:
-                result = super().train(resume_from_checkpoint, *args, **kwargs)  # type: ignore
+                result = self._train(folder, resume_from_checkpoint, *args, **kwargs)
             except BaseException as error:
                 self._close(error)
                 raise
             self._close()
             return result
 
-    def _look(self, folder: str, must: bool) -> str | None:
-        """Writes the Trainer's state of the newest step into a folder, for the Trainer to read."""
+    def _train(self, folder: str, state: Any, *args: Any, **kwargs: Any) -> Any:
+        """Trains from the newest step that is whole.
+
+        The Trainer reads its own state before the tensors of a step are read. If these turn out to
+        be damaged, it starts again with its state of the step that was resumed instead.
+        """
+        while True:
+            try:
+                return super().train(state, *args, **kwargs)  # type: ignore[misc]
+            except _Older as older:
+                self._close()
+                state = self._look(folder, must=True, step=older.step)
+
+    def _look(self, folder: str, must: bool, step: int | None = None) -> str | None:
+        """Writes the Trainer's state of a step into a folder, for the Trainer to read.
+
+        Without a number, the step is the newest one.
+        """
         from transformers.trainer import TRAINER_STATE_NAME
 
         run, tiers, _ = places(absolute_path(self.args.output_dir),  # type: ignore[attr-defined]
@@ -88,7 +119,7 @@ class HoldfastTrainer:
         resuming = self._options.get("resuming", Resuming())
         try:
             with self.args.main_process_first(local=False):  # type: ignore[attr-defined]
-                found = _native.restore(run, [], None, False, tiers,
+                found = _native.restore(run, [], step, False, tiers,
                                         resuming.allow_unreachable_tiers)
         except NotFoundError:
             if must:
@@ -114,7 +145,7 @@ class HoldfastTrainer:
         ours: Any = self
         limit = ours.args.save_total_limit
         self._saved = None
-        self._state = _TrainerState(ours)
+        self._state = _TrainerState(ours, self._reads)
         options = {"every": "never", "keep": None if limit is None else max(2, limit),
                    **self._options}
         options["objects"] = {**(options.get("objects") or {}), "trainer": self._state}
@@ -141,12 +172,19 @@ class HoldfastTrainer:
         if self._found is None:
             super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[misc]
             return
-        done = self._open().resume() - 1
+        checkpointer = self._open()
+        done = checkpointer.resume() - 1
         if done != self._found:
-            raise ValueError(f"resumed step {done}, and the Trainer is at step {self._found}, "
-                             "which is damaged; expected that step removed")
+            raise _Older(done)
         self._saved = done
-        self._resumed = generators.capture()
+        resumed = generators.capture()
+        assert self._state is not None
+        self._state.make_workers()
+        lines = self._state.inexact()
+        checkpointer.report.inexact += lines
+        for line in lines:
+            _log.warning("resume: %s", line)
+        self._reads.resume(self._state.reads, lambda: generators.restore(resumed))
 
     def _load_scaler(self, checkpoint: str | None) -> None:
         if self._found is None:
@@ -156,23 +194,46 @@ class HoldfastTrainer:
         """Restores the generators. Called when the first batch is read, or the epoch begins."""
         if self._found is None:
             super()._load_rng_state(checkpoint)  # type: ignore[misc]
-        elif self._resumed is not None:
-            assert self._state is not None
+        elif self._state is not None:
             self._state.resume()
-            generators.restore(self._resumed)
-            self._resumed = None
+            self._reads.restore_now()
+
+    def get_train_dataloader(self) -> Any:
+        """The Trainer's own loader, whose random draws are noted."""
+        loader = super().get_train_dataloader()  # type: ignore[misc]
+        self._reads = ReadAhead()
+        self._reads.watch(loader)
+        return loader
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> Any:
+        is_resumed = self._found is not None and kwargs["epoch"] == kwargs["epochs_trained"]
+        self._reads.begin_epoch(kwargs["epoch"],
+                                kwargs["steps_trained_in_current_epoch"] if is_resumed else 0)
+        return super()._run_epoch(*args, **kwargs)  # type: ignore[misc]
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        ours: Any = self
-        if self._saved == ours.state.global_step or self._checkpointer is None:
-            return  # the last step of an epoch may be saved for two reasons
-        self._saved = ours.state.global_step
-        self._checkpointer.save(self._saved)
+        self._wants_save = True
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        """Saves if it is time, after a step and all that belongs to it.
+
+        The Trainer calls this after each step, and once more at the end of an epoch, where it may
+        evaluate. A save that is due at the last step of an epoch waits for that.
+        """
+        ours: Any = self
+        step = ours.state.global_step
+        is_epochs_end, self._ended = self._ended == step, step
         super()._maybe_log_save_evaluate(*args, **kwargs)  # type: ignore[misc]
-        if self._checkpointer is not None:
-            self._checkpointer.step(self.state.global_step)  # type: ignore[attr-defined]
+        stops = ours.control.should_epoch_stop or ours.control.should_training_stop
+        if not is_epochs_end and (stops or float(ours.state.epoch).is_integer()):
+            return
+        wanted, self._wants_save = self._wants_save, False
+        if self._checkpointer is None:
+            return
+        if wanted and self._saved != step:
+            self._saved = step
+            self._checkpointer.save(step)
+        self._checkpointer.step(step)
 
     def _close(self, error: BaseException | None = None) -> None:
         open_one, self._checkpointer = self._checkpointer, None
@@ -183,8 +244,9 @@ class HoldfastTrainer:
 class _TrainerState:
     """The state of a Trainer itself, as an object of a checkpoint."""
 
-    def __init__(self, trainer: Any) -> None:
+    def __init__(self, trainer: Any, reads: ReadAhead) -> None:
         self._trainer = trainer
+        self._reads = reads
         self._restored: dict[str, Any] | None = None
 
     def state_dict(self) -> dict[str, Any]:
@@ -195,11 +257,33 @@ class _TrainerState:
         trainer.store_flos()
         trainer.state.stateful_callbacks = _callbacks(trainer)
         state = json.loads(json.dumps(dataclasses.asdict(trainer.state)))
-        return {"state": state, "loss": loss, "logged": trainer._globalstep_last_logged}
+        return {"state": state, "loss": loss, "logged": trainer._globalstep_last_logged,
+                "reads": self._reads.state(),
+                "lasting loaders": list(getattr(trainer, "_eval_dataloaders", ()))}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Keeps the state for resume(). The Trainer has read its own part from a file already."""
         self._restored = state
+
+    @property
+    def reads(self) -> dict[str, Any]:
+        """What the checkpoint says about the reading of batches; an older one says nothing."""
+        return (self._restored or {}).get("reads") or ReadAhead().state()
+
+    def inexact(self) -> list[str]:
+        """Sentences about what will not be as in a run that was not stopped."""
+        state = (self._restored or {}).get("state", {})
+        is_over = float(state.get("epoch") or 0).is_integer()
+        return inexact_reads(self.reads, in_mid_epoch=not is_over)
+
+    def make_workers(self) -> None:
+        """Makes loaders for evaluation whose workers stay, if the run had made them.
+
+        That draws from the generators, which are restored later.
+        """
+        for key in (self._restored or {}).get("lasting loaders", ()):
+            loader = self._trainer.get_eval_dataloader(None if key == "eval" else key)
+            iter(getattr(loader, "base_dataloader", loader))
 
     def resume(self) -> None:
         """Restores the sum of losses that is logged next, after the Trainer has reset it."""
