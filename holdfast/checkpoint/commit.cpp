@@ -125,6 +125,7 @@ Result<Attempt> Committer::begin(const SaveTask& task, const Busy& busy) {
     return conflict("step {}: skipped, because a newer save took its place", task.step);
   }
   if (task.failed.has_value()) return *task.failed;
+  HOLDFAST_TRY(run_.remake_if_gone(*owner_, options_.events));
   HOLDFAST_TRY(find_space(task, busy));
   return Attempt::begin(run_, *owner_, task.step, task.attempt, options_.events);
 }

@@ -52,7 +52,8 @@ bool may_pass(const Error& error) {
     case ErrorCode::kIo:
     case ErrorCode::kDenied:
     case ErrorCode::kTimeout:
-    case ErrorCode::kUnavailable: return true;
+    case ErrorCode::kUnavailable:
+    case ErrorCode::kNotFound: return true;
     default: return false;
   }
 }
@@ -222,6 +223,7 @@ RunSaver::Task RunSaver::make_task(SaveRequest&& request, const Message& decisio
 }
 
 Result<Manifest> RunSaver::next_manifest() {
+  HOLDFAST_TRY(run_.remake_if_gone(*owner_, options_.events));
   HOLDFAST_TRY(owner_->check());
   int64_t under_way = 0;
   {

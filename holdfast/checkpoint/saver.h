@@ -37,8 +37,9 @@ namespace holdfast {
 
 struct Message;
 
-// True for an error that may be gone at the next attempt: no_space, io, denied, timeout
-// and unavailable.
+// True for an error that may be gone at the next attempt: no_space, io, denied, timeout,
+// unavailable, and not_found, because somebody has removed or moved the run directory,
+// which the next attempt makes anew (Run::remake_if_gone()).
 bool may_pass(const Error& error);
 
 // What save() does when `in_flight` earlier saves are not durable yet.

@@ -175,7 +175,8 @@ Result<void> RunSaver::rejoin() {
   Channel channel(env_, transport_, kOpenTag);
   Result<void> own;
   if (channel.coordinator()) {
-    own = owner_->check();
+    own = run_.remake_if_gone(*owner_, options_.events);
+    if (own.ok()) own = owner_->check();
     tell_opened(channel, own.ok() ? std::nullopt : std::optional(own.error()),
                 options_);
   } else {

@@ -31,6 +31,13 @@ bool same_machine(const Identity& a, const Identity& b) {
 }
 
 Error in_use(const Path& run, const OwnerRecord& owner, const Identity& self) {
+  if (same_machine(owner.who, self) && owner.who.pid == self.pid) {
+    return conflict(
+        "{}: in use by this very process ({}) since {}; expected ck.close() of the "
+        "Checkpointer or Saver that has it, as before a cell of a notebook is run again, "
+        "or another folder",
+        run.native(), self.pid, format_time(owner.since));
+  }
   const std::string advice =
       same_machine(owner.who, self)
           ? "stop it first, or choose another folder"
@@ -212,6 +219,7 @@ Result<std::optional<OwnerRecord>> read_owner(Env& env, const Path& run) {
 std::optional<std::string> why_dead(const OwnerRecord& owner, const Identity& self,
                                     WallTime now, const Liveness& alive) {
   const Identity& who = owner.who;
+  // Event logs keep these words, and learn.cpp looks for them.
   if (owner.released) return "it let go";
   if (who.host == self.host && who.boot != self.boot) {
     return "its machine was started anew";
@@ -268,7 +276,11 @@ Result<void> Owner::State::check() const {
   }
   const Result<OwnerRecord> own = read_claim(env, run, record.epoch);
   if (own.ok() && own->token == record.token) return {};
-  if (!own.ok() && own.error().code() != ErrorCode::kNotFound) {
+  if (!own.ok() && is_missing(own.error())) {
+    return not_found("{}: {} is gone; expected the claim of this process", run.native(),
+                     claim_name(record.epoch));
+  }
+  if (!own.ok()) {
     // A damaged claim on this epoch still belongs to this process, because nobody else
     // makes a claim on this epoch. The next renewal writes the file anew.
     const bool damaged = own.error().code() == ErrorCode::kCorrupt;
@@ -374,6 +386,13 @@ Result<void> Owner::renew() {
   HOLDFAST_TRY(state_->check());
   state_->record.renewed = state_->env.wall_now();
   state_->record.lease_until = state_->record.renewed + state_->lease;
+  return state_->write();
+}
+
+Result<void> Owner::claim_again() {
+  MutexLock lock(state_->mutex);
+  HOLDFAST_TRY(put_claim(state_->env, state_->run, state_->record));
+  HOLDFAST_TRY(state_->check());
   return state_->write();
 }
 

@@ -121,11 +121,14 @@ class Owner {
   int64_t epoch() const;
   OwnerRecord record() const;
   // Fails with kConflict, naming the new owner, if another process has taken the run
-  // over.
+  // over, and with kNotFound if somebody has removed or moved the claims or the run.
   Result<void> check() const;
   // Like check(), and also extends the lease, which processes on other machines look
   // at.
   Result<void> renew();
+  // Writes the claim of this process anew, after the run directory was made anew. Replaces
+  // nothing: fails with kConflict if another process has made a claim there.
+  Result<void> claim_again();
   // Gives up the run, so that the next owner need not wait until the lease runs out.
   Result<void> release() &&;
   // The same after the run directory was renamed to `run`. So a process can own a run

@@ -196,10 +196,18 @@ TEST_F(OwnerTest, EpochsGoOnAfterTheOwnerFilesWereLost) {
   EXPECT_EQ(owner->epoch(), 8);
 }
 
+TEST_F(OwnerTest, AProcessThatHasTheRunOpenItselfIsToldToCloseIt) {
+  ASSERT_OK(take(disk, test_process(1)));
+  const Result<Owner> again = take(disk, test_process(1), only_live({1}));
+  EXPECT_ERROR(again, ErrorCode::kConflict);
+  EXPECT_NE(again.error().message().find("ck.close()"), std::string::npos);
+  EXPECT_EQ(again.error().message().find("stop it first"), std::string::npos);
+}
+
 TEST_F(OwnerTest, AClaimThatWasTakenAwayIsNoticed) {
   const Result<Owner> owner = take(disk, test_process(1));
   ASSERT_OK(disk.remove_file(Path(kTestRun) / "owner-00000001.json"));
-  EXPECT_ERROR(owner->check(), ErrorCode::kConflict);
+  EXPECT_ERROR(owner->check(), ErrorCode::kNotFound);
 }
 
 TEST_F(OwnerTest, TheCopyServesForADamagedClaim) {

@@ -80,9 +80,7 @@ Result<void> check_no_steps(Env& env, const Path& path) {
 
 // Writes holdfast.json, replacing nothing. If two processes do this at once, both use
 // the id of the first.
-Result<void> make_run_file(Env& env, const Path& path, std::string id) {
-  HOLDFAST_TRY(check_no_steps(env, path));
-  if (id.empty()) id = hex64(env.random64()) + hex64(env.random64());
+Result<void> write_run_file(Env& env, const Path& path, std::string id) {
   const RunFile file{.id = std::move(id)};
   const std::string beside = fmt::format("{}.{}.tmp", kRunFile, hex64(env.random64()));
   HOLDFAST_TRY(env.write_file(path / beside, encode_run_file(file)));
@@ -90,6 +88,12 @@ Result<void> make_run_file(Env& env, const Path& path, std::string id) {
   if (!named.ok()) (void)env.remove_file(path / beside);
   if (!named.ok() && named.error().code() != ErrorCode::kConflict) return named;
   return sync_names(env, path);
+}
+
+Result<void> make_run_file(Env& env, const Path& path, std::string id) {
+  HOLDFAST_TRY(check_no_steps(env, path));
+  if (id.empty()) id = hex64(env.random64()) + hex64(env.random64());
+  return write_run_file(env, path, std::move(id));
 }
 
 // Whether the file is a temporary file that a crash left beside a file of the run. A
@@ -348,6 +352,41 @@ Result<Step> Run::committed(int64_t step_number, uint64_t attempt) const {
   }
   return not_found("{}: no step {} of attempt {}", path_.native(), step_number,
                    hex64(attempt));
+}
+
+Result<bool> Run::claim_if_gone(Owner& owner, bool has_run_file) const {
+  if (owner.check().ok()) return false;
+  HOLDFAST_TRY(env_->create_folders(path_));
+  // A claim of another process stays, and the next look at the owner reports it.
+  if (!HOLDFAST_TRY(list_claims(*env_, path_)).empty()) return false;
+  // Steps here may be those of this run, which somebody is removing at this moment.
+  if (!has_run_file) {
+    const Result<void> empty = check_no_steps(*env_, path_);
+    if (!empty.ok()) return empty.error().as(ErrorCode::kUnavailable);
+  }
+  HOLDFAST_TRY(owner.claim_again());
+  return true;
+}
+
+Result<void> Run::remake_if_gone(Owner& owner, EventSink* events) const {
+  const Result<RunFile> file = read_run_file(*env_, path_);
+  if (file.ok() && file->id != id_) {
+    return conflict(
+        "{}: another training has begun the run {} here; expected the run {}, which was "
+        "removed or moved away",
+        path_.native(), file->id, id_);
+  }
+  const bool is_lost = !file.ok() && is_missing(file.error());
+  const bool claimed = HOLDFAST_TRY(claim_if_gone(owner, !is_lost));
+  if (is_lost) HOLDFAST_TRY(write_run_file(*env_, path_, id_));
+  if (events == nullptr || !(is_lost || claimed)) return {};
+  emit(*events, *env_,
+       RunFileDamaged{.reason = fmt::format("{}: {} of the run that this training saves "
+                                            "to was removed or moved away",
+                                            path_.native(),
+                                            claimed ? "the directory" : kRunFile),
+                      .remedy = "it is made anew, and training goes on saving there"});
+  return {};
 }
 
 // A step may have been pinned while retention renamed it, by somebody who was told that

@@ -107,6 +107,14 @@ class Run {
   // kNotFound if the attempt is not committed, or if the step was removed since.
   Result<Step> committed(int64_t step, uint64_t attempt) const;
 
+  // Makes the run directory anew, with the same id and owner, if somebody has removed or
+  // moved it, so that a training goes on saving at the place that it was given. Does
+  // nothing if the directory is there. Only the owner may call it. Emits an event. Removes
+  // nothing: fails with kConflict if another run has begun at the place, with
+  // kUnavailable if there are steps without holdfast.json, as while a run is being
+  // removed, and leaves the claims of other processes to Owner::check().
+  Result<void> remake_if_gone(Owner& owner, EventSink* events) const;
+
   // Removes what crashes have left: attempts, steps whose removal had begun, and
   // temporary files. A step that was pinned meanwhile gets its name again. Only the owner may call it, because while it owns the run all
   // attempts of others are dead. `in_flight` names the owner's own attempts, which
@@ -120,6 +128,8 @@ class Run {
       std::optional<Error> damage = {});
 
   Result<StepList> list_once(bool& vanished) const;
+  // Claims the run anew if it has no claim at all. True if it did.
+  Result<bool> claim_if_gone(Owner& owner, bool has_run_file) const;
   // Gives a step whose removal had begun its name again if it is pinned and whole.
   Result<bool> bring_back(const std::string& trash, const StepName& step) const;
   // Looks for the newest whole step in one listing. Returns nullopt if another process

@@ -8,8 +8,10 @@ namespace holdfast {
 Result<void> RunNames::sync() {
   MutexLock lock(mutex_);
   if (outcome_.ok()) {
-    outcome_ = env_.sync_names(run_);
-    return outcome_;
+    Result<void> synced = env_.sync_names(run_);
+    // A folder that is gone has lost nothing that was not synced: it may be made anew.
+    if (synced.ok() || !is_missing(synced.error())) outcome_ = synced;
+    return synced;
   }
   return outcome_.error().within("an earlier sync failed");
 }

@@ -4,7 +4,8 @@
 // write, and would report success for the next sync. A file can then be written anew
 // under another name; a folder cannot. So after one failure every later sync through
 // this object fails too. What is committed afterwards is never called durable, and
-// retention removes nothing, until a new process opens the run.
+// retention removes nothing, until a new process opens the run. A folder that is not
+// there is another matter: it can be made anew (Run::remake_if_gone()).
 #pragma once
 
 #include <string_view>

@@ -77,6 +77,83 @@ TEST_F(RunTest, StepsWithoutTheRunsFileAreNotAdopted) {
   EXPECT_ERROR(holdfast::Run::create_or_open(disk, kTestRun), ErrorCode::kCorrupt);
 }
 
+TEST_F(RunTest, ARunThatWasRemovedIsMadeAnewForItsOwner) {
+  const holdfast::Run own = run();
+  Owner owner = own.acquire(test_process(1), {.alive = nobody_lives()}).value();
+  ASSERT_OK(save_tiny(own, owner, 1, 1));
+  CollectingSink sink;
+  ASSERT_OK(own.remake_if_gone(owner, &sink));
+  EXPECT_TRUE(sink.records().empty());  // nothing was missing
+  ASSERT_OK(disk.remove_all(kTestRun));
+  EXPECT_ERROR(owner.check(), ErrorCode::kNotFound);
+  ASSERT_OK(own.remake_if_gone(owner, &sink));
+  EXPECT_EQ(sink.records().size(), 1u);
+  ASSERT_OK(save_tiny(own, owner, 2, 2));
+  EXPECT_EQ(run().id(), own.id());
+  EXPECT_EQ(newest(), "step-00000002");
+  EXPECT_ERROR(own.acquire(test_process(2), {.alive = only_live({1})}),
+               ErrorCode::kConflict);
+  ASSERT_OK(own.acquire(test_process(2), {.alive = nobody_lives()}));
+}
+
+TEST_F(RunTest, WhateverOfARunIsRemovedFirstItsOwnerGoesOn) {
+  for (const char* name : {"holdfast.json", "owner-00000001.json", "owner.json"}) {
+    MemoryEnv memory;
+    const auto own = holdfast::Run::create_or_open(memory, kTestRun).value();
+    Owner owner = own.acquire(test_process(1), {.alive = nobody_lives()}).value();
+    ASSERT_OK(save_tiny(own, owner, 1, 1));
+    ASSERT_OK(memory.remove_file(Path(kTestRun) / name));
+    SCOPED_TRACE(name);
+    ASSERT_OK(own.remake_if_gone(owner, nullptr));
+    ASSERT_OK(save_tiny(own, owner, 2, 2));
+    EXPECT_EQ(holdfast::Run::open(memory, kTestRun).value().steps()->steps.size(), 2u);
+  }
+}
+
+TEST_F(RunTest, ARunThatIsBeingRemovedIsTriedAgainLater) {
+  const holdfast::Run own = run();
+  Owner owner = own.acquire(test_process(1), {.alive = nobody_lives()}).value();
+  ASSERT_OK(save_tiny(own, owner, 1, 1));
+  for (const char* name : {"holdfast.json", "owner-00000001.json", "owner.json"}) {
+    ASSERT_OK(disk.remove_file(Path(kTestRun) / name));
+  }
+  EXPECT_ERROR(own.remake_if_gone(owner, nullptr), ErrorCode::kUnavailable);
+  ASSERT_OK(disk.remove_all(kTestRun));
+  ASSERT_OK(own.remake_if_gone(owner, nullptr));
+  EXPECT_OK(owner.check());
+}
+
+TEST_F(RunTest, ThePlaceOfARemovedRunIsLeftToWhoeverHasItNow) {
+  const holdfast::Run own = run();
+  Owner owner = own.acquire(test_process(1), {.alive = nobody_lives()}).value();
+  ASSERT_OK(disk.remove_all(kTestRun));
+  const holdfast::Run other = run();  // another training begins at the same place
+  ASSERT_OK(other.acquire(test_process(2), {.alive = nobody_lives()}));
+  const Result<void> remade = own.remake_if_gone(owner, nullptr);
+  EXPECT_ERROR(remade, ErrorCode::kConflict);
+  EXPECT_NE(remade.error().message().find(other.id()), std::string::npos);
+  EXPECT_EQ(run().id(), other.id());
+  EXPECT_EQ(read_owner(disk, kTestRun).value()->who.pid, 2);
+}
+
+TEST_F(RunTest, ARunIsMadeAnewWhereverAFailureHadStoppedThat) {
+  for (int64_t k = 1, calls = 1; k <= calls; ++k) {
+    MemoryEnv memory;
+    FaultyEnv env(memory);
+    const auto own = holdfast::Run::create_or_open(env, kTestRun).value();
+    Owner owner = own.acquire(test_process(1), {.alive = nobody_lives()}).value();
+    ASSERT_OK(memory.remove_all(kTestRun));
+    const int64_t before = env.calls();
+    env.fail_at(Op::kAny, k, ErrorCode::kNoSpace);
+    (void)own.remake_if_gone(owner, nullptr);
+    calls = env.calls() - before;
+    SCOPED_TRACE(k);
+    ASSERT_OK(own.remake_if_gone(owner, nullptr));
+    ASSERT_OK(save_tiny(own, owner, 2, 2));
+    EXPECT_EQ(holdfast::Run::open(memory, kTestRun).value().id(), own.id());
+  }
+}
+
 TEST_F(RunTest, OfTwoMakersBothGetTheSameId) {
   for (int64_t k = 1, calls = 1; k <= calls; ++k) {
     MemoryEnv memory;

@@ -4,6 +4,7 @@ left from which the job can continue."""
 import errno
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -99,6 +100,52 @@ def test_fail_after_ends_a_training_whose_saves_fail(small_disk):
     (small_disk / "filler").unlink()
     checkpointer.save(1000).durable()
     checkpointer.close()
+
+
+@pytest.mark.parametrize("how", ["removed", "moved"])
+def test_a_training_whose_run_is_taken_away_goes_on(tmp_path, how, caplog):
+    run, toy = tmp_path / "runs" / "gpt", big_toy()
+    checkpointer = toy.checkpointer(run, every="1 steps")
+    checkpointer.resume()
+    toy.train(checkpointer, range(5))
+    if how == "removed":
+        shutil.rmtree(run.parent)
+    else:
+        run.rename(tmp_path / "moved")
+    toy.train(checkpointer, range(5, 10))  # none of these steps raises
+    checkpointer.close()
+    assert "it is made anew, and training goes on saving there" in caplog.text
+    expected = toy.model.weight.clone()
+    if how == "moved":
+        assert list(holdfast.open(tmp_path / "moved"))
+        assert (tmp_path / "moved" / "holdfast.json").read_bytes() == (
+            run / "holdfast.json").read_bytes()
+    toy = big_toy()
+    with toy.checkpointer(run) as checkpointer:
+        assert checkpointer.resume() == 10
+    assert torch.equal(toy.model.weight, expected)
+
+
+def test_a_place_that_another_training_has_taken_is_left_alone(tmp_path):
+    toy, other = big_toy(), big_toy()
+    checkpointer = toy.checkpointer(tmp_path / "run", every="1 steps")
+    checkpointer.resume()
+    toy.train(checkpointer, range(3))
+    checkpointer.save(2).durable()
+    (tmp_path / "run").rename(tmp_path / "moved")
+    with other.checkpointer(tmp_path / "run", every="1 steps") as beside:
+        assert beside.resume() == 0
+        other.train(beside, range(3))
+        with pytest.raises(holdfast.ConflictError, match="another training has begun the run"):
+            for step in range(3, 10):
+                toy.train(checkpointer, [step])
+                time.sleep(0.01)
+            checkpointer.save(10).durable()
+        checkpointer.leave(None)
+        other.train(beside, range(3, 6))
+    toy = big_toy()
+    with toy.checkpointer(tmp_path / "run") as checkpointer:
+        assert checkpointer.resume() == 6
 
 
 def test_what_is_no_duration_is_refused(tmp_path):
