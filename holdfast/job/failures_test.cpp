@@ -95,5 +95,36 @@ TEST_F(Failures, OneThatLeavesBecauseOfAnErrorHas) {
   EXPECT_EQ(learned().failures, 1);
 }
 
+TEST_F(Failures, ATrainingWhoseRunIsRemovedGoesOnAndSavesThereAgain) {
+  const auto job = open();
+  ASSERT_OK(job);
+  ASSERT_OK((*job)->attach(pieces()));
+  ASSERT_OK((*job)->save({.step = 1, .pieces = pieces()}));
+  ASSERT_OK(env_.rename("run", "moved"));
+  ASSERT_OK((*job)->save({.step = 2, .pieces = pieces()}));
+  (*job)->settle();
+  ASSERT_OK((*job)->close());
+  const std::vector<std::string> said = (*job)->take_warnings();
+  ASSERT_EQ(said.size(), 1u);
+  EXPECT_NE(said[0].find("was removed or moved away"), std::string::npos) << said[0];
+  const auto next = open();
+  ASSERT_OK(next);
+  const Result<RestoredState> restored = (*next)->resume(pieces());
+  ASSERT_OK(restored);
+  EXPECT_EQ(restored->step, 2);
+}
+
+TEST_F(Failures, AJobThatIsAskedToStopSavesAndStops) {
+  const auto job = open();
+  ASSERT_OK(job);
+  ASSERT_OK((*job)->attach(pieces()));
+  EXPECT_FALSE((*job)->due(0)->stop);
+  (*job)->ask_to_stop("Ctrl-C");
+  (*job)->ask_to_stop("Ctrl-C");
+  const Result<Due> due = (*job)->due(1);
+  ASSERT_OK(due);
+  EXPECT_EQ(*due, (Due{.save = true, .stop = true, .why = "Ctrl-C"}));
+}
+
 }  // namespace
 }  // namespace holdfast

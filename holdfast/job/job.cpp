@@ -270,13 +270,20 @@ bool RunJob::all_agree(bool own, Duration at_most) {
   return end_.agree(word, at_most).ok();
 }
 
+// Called in every step: formats nothing unless the job is to stop.
+std::optional<std::string> RunJob::why_to_stop() const {
+  if (stop_why_.has_value() || signals_ == nullptr) return stop_why_;
+  const std::optional<int> signal = signals_->caught();
+  return signal ? std::optional(fmt::format("signal {}", *signal)) : std::nullopt;
+}
+
 Result<Due> RunJob::due(int64_t step, bool updated) {
   doing_ = fmt::format("step {}", step);
   reached_ = std::max(reached_, step);
-  if (signals_ != nullptr && !asked_) {
-    if (const std::optional<int> signal = signals_->caught()) {
+  if (!asked_) {
+    if (const std::optional<std::string> why = why_to_stop()) {
       asked_ = true;
-      HOLDFAST_TRY(agenda_.ask_to_stop(fmt::format("signal {}", *signal)));
+      HOLDFAST_TRY(agenda_.ask_to_stop(*why));
     }
   }
   if (ranks_.coordinator() && updated) consult(step);

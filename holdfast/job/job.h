@@ -140,6 +140,9 @@ class Job {
   // 0 has an effect. While saves fail the call is ignored, because it is decided
   // elsewhere when the next save is tried (retries.h).
   virtual void want(const std::string& why) = 0;
+  // Asks all ranks to save and stop soon, as a stop signal does, for the reason `why`.
+  // Any rank may call it, more than once.
+  virtual void ask_to_stop(const std::string& why) = 0;
   // The interval that the policy has found, and why: one line.
   virtual std::string explain() const = 0;
   // What went wrong since the last call and did not stop the job: one sentence each.

@@ -46,6 +46,7 @@ class RunJob : public Job {
   Result<std::vector<Bytes>> gather(ByteView own) override;
   bool all_agree(bool own, Duration at_most) override;
   void loss(int64_t step, double value) override { scheduler_.loss(step, value); }
+  void ask_to_stop(const std::string& why) override { stop_why_ = why; }
   void want(const std::string& why) override {
     if (!retries_.failing()) wanted_ = why;
   }
@@ -98,6 +99,7 @@ class RunJob : public Job {
   void forget_left();
   void clear_left(Instant deadline);
   void warn_of_left(const Result<RestoredState>& restored);
+  std::optional<std::string> why_to_stop() const;
   double seconds_since(Instant start) const {
     return std::chrono::duration<double>(env_.now() - start).count();
   }
@@ -126,7 +128,8 @@ class RunJob : public Job {
   Channel ranks_;
   Channel end_;                 // for all_agree()
   bool dropped_saves_ = false;  // drop_saves() was called since the last rejoin()
-  bool asked_ = false;          // a signal was passed on to the agenda
+  bool asked_ = false;          // a wish to stop was passed on to the agenda
+  std::optional<std::string> stop_why_;  // what ask_to_stop() was called with
   bool stopping_ = false;       // the next save is the last
   std::string parent_;          // the step folder that the job resumed from
   // How often replicas seemed to differ in a save and were equal in the check after it.

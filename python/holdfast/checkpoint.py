@@ -28,6 +28,20 @@ def absolute_path(path: _Path) -> str:
     return os.path.abspath(os.path.expanduser(text))
 
 
+def run_path(run: Any) -> str:
+    """The path of a run directory, made absolute. TypeError or ValueError for what can be none."""
+    if not isinstance(run, str | PathLike) or not fspath(run):
+        raise TypeError(f'run={run!r}; expected a folder, such as "runs/gpt"')
+    path = absolute_path(run)
+    above = path
+    while not os.path.lexists(above) and above != os.path.dirname(above):
+        above = os.path.dirname(above)
+    if not _native.is_object_path(path) and os.path.isfile(above):
+        raise ValueError(f"{path}: {'it' if above == path else above} is a file; expected a folder, in "
+                         "which the run is kept")
+    return path
+
+
 def parse_keep(keep: int | str | _native.Keep | None) -> _native.Keep | None:
     """What `keep=` means; a number says how many of the newest steps to keep."""
     if keep == "auto":

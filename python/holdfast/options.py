@@ -107,7 +107,8 @@ class Failures:
                 same step and exit with 143; and for the saves under way when an exception ends
                 one rank of several. By default 60, and under torchrun 25, as torchrun kills its
                 workers after 30 (or 5 less than TORCH_ELASTIC_SHUTDOWN_TIMEOUT says).
-    signals     False: SIGTERM and SIGUSR1 are left alone.
+    signals     False: SIGTERM, SIGUSR1 and Ctrl-C are left alone. Otherwise the first Ctrl-C saves at
+                the next step(), which then raises KeyboardInterrupt, and a second one raises at once.
     fail_after  "30m", or seconds: training ends once all saves have failed for so long; None
                 lets it go on for ever.
     timeout     seconds that a rank waits for the other ranks before it gives up.
@@ -256,13 +257,39 @@ def check_every(every: Any) -> None:
         raise TypeError(f'every={every!r}; expected "500 steps", "10m", a policy or a function')
 
 
+# What other libraries call these options.
+_OTHER_WORDS = {
+    "every": ("save_every", "save_interval", "save_freq", "save_steps", "interval", "frequency",
+              "every_n_steps", "every_n_train_steps", "checkpoint_every", "checkpoint_interval",
+              "checkpoint_freq", "save_interval_steps", "save_strategy"),
+    "run": ("path", "dir", "directory", "folder", "root", "dirpath", "run_dir", "save_dir",
+            "output_dir", "checkpoint_dir", "ckpt_dir", "save_path", "log_dir"),
+    "keep": ("keep_last", "max_to_keep", "save_top_k", "save_total_limit", "keep_last_n", "num_kept",
+             "max_checkpoints", "keep_checkpoints", "num_to_keep"),
+    "model": ("module", "net", "network", "models"),
+    "optimizer": ("opt", "optim", "optimiser"),
+    "scheduler": ("lr_scheduler", "sched", "lr_sched"),
+    "scaler": ("grad_scaler", "amp_scaler"),
+    "ema": ("ema_model", "averaged_model"),
+    "data": ("loader", "dataloader", "data_loader", "train_loader", "train_dataloader", "sampler",
+             "dataset"),
+    "objects": ("extra", "extras", "state", "extra_state", "app_state"),
+    "tiers": ("remote", "s3", "mirror", "backup", "upload_to"),
+    "total_steps": ("max_steps", "num_steps", "num_train_steps"),
+    "strict": ("load_strict",),
+    "compress": ("compression",),
+}
+
+
 def _unknown_keyword(where: str, name: str, known: Iterable[str]) -> TypeError:
     spellings = {keyword: f"{keyword}=" for keyword in known}
     for keyword, group in GROUPS.items():
         for field in fields(group):
             spelling = f"{keyword}=holdfast.{group.__name__}({field.name}=...)"
             spellings.setdefault(field.name, spelling)
-    near = difflib.get_close_matches(name, spellings, n=1, cutoff=0.7)
+    spellings["run"] = "the folder as the first argument"
+    same = [ours for ours, others in _OTHER_WORDS.items() if name.lower() in others]
+    near = same or difflib.get_close_matches(name, spellings, n=1, cutoff=0.7)
     expected = spellings[near[0]] if near else f'objects={{"{name}": ...}} for an object to save'
     return TypeError(f"{where}: unknown keyword {name}=; expected {expected}")
 

@@ -315,6 +315,15 @@ void bind_job(nb::module_& m) {
           nb::arg("why"),
           "Asks all ranks to save soon. Only the call on rank 0 has an effect.")
       .def(
+          "ask_to_stop",
+          [](HeldJob& self, const std::string& why) {
+            self.call([&](Job& job) {
+              job.ask_to_stop(why);
+              return Result<void>();
+            });
+          },
+          nb::arg("why"), "Asks all ranks to save and stop soon, as a stop signal does.")
+      .def(
           "explain",
           [](HeldJob& self) {
             return self.call(

@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 import torch
 
 from holdfast import _native
-from holdfast.checkpoint import Tiers, absolute_path, log_messages
+from holdfast.checkpoint import Tiers, log_messages, run_path
 from holdfast.options import Failures, Layout, Resuming, Schedule, Watch, Writing
 from holdfast.options import check_every, check_groups, check_known, check_object_names
 from holdfast.torch.loop import messages, rehearsal
@@ -114,7 +114,7 @@ class Checkpointer:
 
     def __init__(
         self,
-        run: str | PathLike[str],
+        run: str | PathLike[str] = "",
         *,
         model: Models,
         optimizer: Optimizers | None = None,
@@ -144,7 +144,7 @@ class Checkpointer:
         check_groups(writing=writing, resuming=resuming, failures=failures, schedule=schedule,
                      layout=layout, **({} if watch is None else {"watch": watch}))
         check_object_names(objects or {}, [*_KEYWORDS, plain_values.KEY])
-        self._run, tiers, handover = rehearsal.places(absolute_path(run), tiers, handover)
+        self._run, tiers, handover = rehearsal.places(run_path(run), tiers, handover)
         folder = memory_folder(handover)
         self._values = PlainValues()
         named = {"scheduler": scheduler, "scaler": scaler, "ema": ema, **(objects or {}),
@@ -171,7 +171,7 @@ class Checkpointer:
             recover=self._recovery.is_active, handover=folder)
         self._saves = Saves(job, self._state, self._buckets)
         self._watch = watch_for(watch, self._state, self._saves, self._messages)
-        self._closing = Closing(self._saves, transport, failures.grace, self._release)
+        self._closing = Closing(self._saves, transport, failures, self._release, self._state.rank)
         self._stopping = Stopping(self._saves, self._closing, folder, self._before_save, self._save)
         self._agree_on_job()
         self._recovery.serve(self._saves, self._rejoin, self._stopping.leave)
@@ -299,7 +299,7 @@ class Checkpointer:
         The loss is saved as the metric "loss", for Keep(best=). Reading a loss from the GPU would
         block training, so the saved metric may lag the step by up to about 20 steps.
         """
-        step = self._steps.check_next(step)
+        step = self._steps.check_next(step, self._boundaries.has_stepped)
         self._rehearsal.made(self, step, loss)
         if not self._recovery.after_step(self._step, step, loss):
             self._changes.note_whole(step)
@@ -316,7 +316,7 @@ class Checkpointer:
         idle = self._boundaries.is_idle
         if not idle:
             self._losses.tell(job, step, loss)
-        due = job.due(step, not idle) or self._rehearsal.due(step)
+        due = self._stopping.due(job, step, not idle) or self._rehearsal.due(step)
         last = self._steps.is_last_of_all(step)
         self._due.ask(due, last)
         if self._changes.by_unknown:

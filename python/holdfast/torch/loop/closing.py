@@ -7,6 +7,9 @@ import weakref
 from collections.abc import Callable
 
 from holdfast._native import TcpTransport
+from holdfast.options import Failures
+from holdfast.torch.loop.ctrl_c import CtrlC
+from holdfast.torch.loop.end_of_training import is_exception_on_its_way
 from holdfast.torch.loop.saves import Saves
 
 _log = logging.getLogger("holdfast")
@@ -17,15 +20,30 @@ _AT_EXIT = 600.0  # seconds for the last saves of a process that ends without cl
 class Closing:
     """Waits for the saves under way and closes the job; `release` then frees all else, once."""
 
-    def __init__(self, saves: Saves, transport: TcpTransport | None, grace: float,
-                 release: Callable[[], None]) -> None:
+    def __init__(self, saves: Saves, transport: TcpTransport | None, failures: Failures,
+                 release: Callable[[], None], rank: int) -> None:
         self._saves = saves
         self._transport = transport
-        self._grace = grace
+        self._grace = failures.grace
         self._release = release
+        self.ctrl_c = CtrlC(failures.signals, rank)
+        self.expected: BaseException | None = None  # an error that ends the training in order
 
-    def close(self, timeout: float | None = None, *, orderly: bool = True) -> None:
-        """Closes it, and raises the error of the last save if it failed."""
+    @property
+    def is_alone(self) -> bool:
+        """True in a job of one rank."""
+        return self._transport is None
+
+    def close(self, timeout: float | None = None) -> None:
+        """Closes it, and raises the error of the last save if it failed.
+
+        A Ctrl-C that no step has seen takes effect now, unless an exception is on its way anyway.
+        """
+        self._close_job(timeout, orderly=True)
+        if not is_exception_on_its_way():
+            self.ctrl_c.raise_if_asked()
+
+    def _close_job(self, timeout: float | None, *, orderly: bool) -> None:
         job = self._saves.job
         if job is None:
             return
@@ -59,9 +77,9 @@ class Closing:
         if job is None:
             return
         # The next process counts any other end as a failure, and saves more often.
-        orderly = error is None or isinstance(error, SystemExit)
+        orderly = error is None or error is self.expected or isinstance(error, SystemExit)
         if self._transport is None:
-            self.close(orderly=orderly)
+            self._close_job(None, orderly=orderly)
             return
         timeout = _AT_EXIT if orderly else self._grace
         try:
@@ -75,6 +93,7 @@ class Closing:
         # Forgets the function, which refers to the Checkpointer: in a cycle of references, loaders
         # and their workers would outlive their use.
         release, self._release = self._release, _nothing
+        self.ctrl_c.close()
         release()
 
 

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from os import PathLike
 from typing import Any, NoReturn
 
+from holdfast import _native
 from holdfast._native import SaveHandle
 from holdfast.launch.place import STOPPED
 from holdfast.torch.loop.closing import Closing
 from holdfast.torch.loop.saves import Saves
 
 SHARED_MEMORY = "/dev/shm"
+CTRL_C = "Ctrl-C"
 
 _log = logging.getLogger("holdfast")
 
@@ -23,7 +25,19 @@ class Stopping:
     def __init__(self, saves: Saves, closing: Closing, folder: str | None,
                  begin: Callable[[int, Any], float | None], save: Callable[..., SaveHandle]) -> None:
         self._saves, self._closing, self._folder = saves, closing, folder
+        self._ctrl_c = closing.ctrl_c
         self._begin, self._save = begin, save
+
+    def due(self, job: _native.Job, step: int, updated: bool) -> tuple[bool, str] | None:
+        """What is due after the step, as the job decides it, or a last save after Ctrl-C."""
+        self._ctrl_c.arm()
+        if self._ctrl_c.is_asked and not self._closing.is_alone:
+            job.ask_to_stop(CTRL_C)
+        due = job.due(step, updated)
+        if self._ctrl_c.is_asked and self._closing.is_alone:
+            # The job itself is not asked to stop: a script that catches KeyboardInterrupt may go on.
+            return due if due is not None and due[0] else (True, CTRL_C)
+        return due
 
     def stop(self, step: int, loss: Any, why: str, *, automatic: bool = False,
              with_gradients: bool = False, code: int = STOPPED) -> NoReturn:
@@ -31,11 +45,22 @@ class Stopping:
         if self._folder is not None:
             self._leave_in_memory(step, loss, why, with_gradients, code)
         handle = self._save(step, loss, why, automatic=automatic, with_gradients=with_gradients)
+        if self._ctrl_c.is_asked:
+            self._saves.wait_until_done()  # a second Ctrl-C ends this wait
         # A torn save is made again by all ranks: replicas were seen to differ.
         self._saves.wait_stopped(handle, lambda: self._save(step, None, why))
-        self._closing.close()
+        if why != CTRL_C or not self._closing.is_alone:
+            self._closing.close()
         _log.warning("stopped after step %d, which is saved: %s", step, why)
-        raise SystemExit(code)
+        raise self._end(step, code)
+
+    def _end(self, step: int, code: int) -> BaseException:
+        """What ends the process: after Ctrl-C what it always raises, in an orderly way."""
+        if not self._ctrl_c.is_asked:
+            return SystemExit(code)
+        self._ctrl_c.listen_again()
+        self._closing.expected = KeyboardInterrupt(f"step {step} is kept")
+        return self._closing.expected
 
     def leave(self, step: int, why: str, code: int) -> NoReturn:
         """Keeps what is done, because the job cannot go on, and ends the process."""
@@ -56,7 +81,7 @@ class Stopping:
             _log.warning("an earlier save has failed: %s", error)
         _log.warning("stopped after step %d, which is left in memory (%s) and not on disk: %s",
                      step, folder, why)
-        raise SystemExit(code)
+        raise self._end(step, code)
 
 
 def memory_folder(handover: bool | str | PathLike[str]) -> str | None:
