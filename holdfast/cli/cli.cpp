@@ -120,6 +120,28 @@ std::string unknown_text(const std::string& word, const std::string& what,
   return fmt::format("{}: is not {}; expected {}", word, what, fmt::join(known, ", "));
 }
 
+// What other programs call a verb of this one.
+struct OtherWord {
+  std::string_view word, verb;
+};
+constexpr std::array<OtherWord, 20> kOtherWords{{
+    {"list", "ls"},        {"dir", "ls"},         {"steps", "ls"},
+    {"info", "show"},      {"inspect", "show"},   {"cat", "show"},
+    {"check", "verify"},   {"validate", "verify"}, {"fsck", "verify"},
+    {"compare", "diff"},   {"cmp", "diff"},       {"prune", "gc"},
+    {"clean", "gc"},       {"rm", "gc"},          {"remove", "gc"},
+    {"run", "launch"},     {"train", "launch"},   {"fix", "repair"},
+    {"save", "export"},    {"schedule", "interval"},
+}};
+
+// `holdfast help VERB` is `holdfast VERB --help`.
+void spell_help(std::vector<std::string>& arguments) {
+  const auto word = std::ranges::find(arguments, "help");
+  if (word == arguments.end() || verb_word(arguments) != "help") return;
+  arguments.erase(word);
+  arguments.emplace_back("--help");
+}
+
 // Checks the verb before CLI11 does, because CLI11's message would speak of subcommands
 // and extras. Returns nullopt if the verb is right.
 std::optional<std::string> verb_error(const std::vector<std::string>& arguments,
@@ -129,6 +151,10 @@ std::optional<std::string> verb_error(const std::vector<std::string>& arguments,
   if (verb.empty() && !arguments.empty()) return std::nullopt;  // --help, --version
   if (verb.empty()) return fmt::format("no verb; expected {}", fmt::join(names, ", "));
   if (std::ranges::count(names, verb) > 0) return std::nullopt;
+  const auto same = std::ranges::find(kOtherWords, verb, &OtherWord::word);
+  if (same != kOtherWords.end()) {
+    return fmt::format("{}: is not a verb; did you mean {}?", verb, same->verb);
+  }
   return unknown_text(verb, "a verb", names);
 }
 
@@ -246,6 +272,7 @@ int run_cli(std::vector<std::string> arguments, Env& env, std::ostream& out,
   CommonFlags flags;
   std::vector<Verb> verbs;
   add_all_verbs(verbs, flags);
+  spell_help(arguments);
   split_command(arguments, verbs);
   // Made before the arguments are parsed, so that a wrong call is reported in the same
   // way.

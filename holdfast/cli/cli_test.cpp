@@ -31,6 +31,24 @@ TEST_F(CliTest, PlanShowsWhatIsMovedBesideTheLeastPossible) {
       << ran.out;
 }
 
+TEST_F(CliTest, TheWordsOfOtherProgramsLeadToTheVerb) {
+  for (const auto& [word, verb] : std::map<std::string, std::string>{
+           {"list", "ls"}, {"info", "show"}, {"check", "verify"}, {"compare", "diff"}}) {
+    const Ran ran = run(word + " runs/gpt");
+    EXPECT_EQ(ran.code, 2);
+    EXPECT_EQ(ran.err, fmt::format("holdfast: {}: is not a verb; did you mean {}?\n",
+                                   word, verb));
+  }
+}
+
+TEST_F(CliTest, HelpIsAVerbToo) {
+  EXPECT_EQ(run("help").out, run("--help").out);
+  EXPECT_EQ(run("help show").out, run("show --help").out);
+  EXPECT_EQ(run("help show").code, 0);
+  EXPECT_EQ(run("help nonsense").code, 2);
+  EXPECT_NE(run("show help").err.find("No such file"), std::string::npos);
+}
+
 TEST_F(CliTest, AMessageWithAVeryLongNameIsShortened) {
   const Ran ran = run("show " + std::string(100'000, 'x'));
   EXPECT_NE(ran.code, 0);

@@ -107,12 +107,6 @@ Result<std::string> tiers_report(const IntervalArguments& arguments) {
 Verb interval_verb() {
   auto arguments = std::make_shared<IntervalArguments>();
   std::vector<Option> options = schedule_options(arguments->job);
-  options.insert(
-      options.begin(),
-      {"RUN",
-       "A run directory: its events give the stall, the persist time and the "
-       "failures, its newest step the number of workers",
-       &arguments->job.run});
   options.push_back(
       {"--slack",
        "For fewer saves: the longest even interval that costs at most this share of "

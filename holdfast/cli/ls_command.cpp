@@ -50,7 +50,7 @@ std::string owner_text(const OwnerView& owner) {
   return fmt::format("{}: {} (process {}), since {}{}",
                      owner.dead ? "last owner" : "owner", printable(who.host), who.pid,
                      human_date(owner.record.since),
-                     owner.dead ? ", but " + printable(*owner.dead) : "");
+                     owner.dead ? "; " + printable(*owner.dead) : "");
 }
 
 // The most columns that a line may have; 0 if it may have any number.
@@ -144,11 +144,27 @@ void print_all(const Context& context, const std::vector<RunList>& all) {
   }
 }
 
+// The step of RUN@STEP alone, and the runs at any other path.
+Result<RunList> list_runs_or_step(Env& env, const std::string& path) {
+  Result<RunList> seen = list_runs(env, path);
+  const size_t at = path.rfind('@');
+  if (seen.ok() || !is_missing(seen.error()) || at == path.npos) return seen;
+  const Result<Run> run = Run::open(env, path.substr(0, at));
+  if (!run.ok()) return seen;
+  const Step step = HOLDFAST_TRY(find_step(*run, path.substr(at + 1)));
+  RunView view = HOLDFAST_TRY(view_run(env, run->path()));
+  std::erase_if(view.steps,
+                [&](const StepView& one) { return one.step.name != step.name; });
+  view.skipped.clear();
+  view.attempts.clear();
+  return RunList{.runs = {std::move(view)}};
+}
+
 Result<ExitCode> ls(const Context& context, const LsArguments& arguments) {
   std::vector<RunList> all;
   std::vector<FailedPath> failed;
   for (const std::string& path : arguments.paths) {
-    Result<RunList> seen = list_runs(context.env, path);
+    Result<RunList> seen = list_runs_or_step(context.env, path);
     if (seen.ok()) {
       all.push_back(*std::move(seen));
     } else {
@@ -173,7 +189,8 @@ Verb ls_verb() {
           .footer = kLsExample,
           .options =
               {{"RUN",
-                "Run directories or folders with runs; the current folder if not given",
+                "Run directories, folders with runs, or RUN@STEP; the current folder if "
+                "not given",
                 &a.paths},
                {"--json", "Print the result as JSON, for programs", &a.json}},
           .run = [arguments](const Context& c) { return ls(c, *arguments); }};

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <spawn.h>
+#include <sys/auxv.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,13 +20,23 @@ namespace {
 
 constexpr size_t kMostBytes = size_t{256} << 20;
 
+// The path by which the program was called. In a virtual environment it may be a link to
+// a program elsewhere, and the Python of the environment is beside the link.
+std::filesystem::path called_path() {
+  const auto* path = reinterpret_cast<const char*>(getauxval(AT_EXECFN));  // NOLINT
+  return std::filesystem::path(path == nullptr ? "" : path);
+}
+
 std::string python_program() {
   const char* named = std::getenv("HOLDFAST_PYTHON");
   if (named != nullptr && *named != '\0') return named;
   std::error_code failed;
-  const auto self = std::filesystem::read_symlink("/proc/self/exe", failed);
-  const std::string beside = (self.parent_path() / "python3").native();
-  return !failed && access(beside.c_str(), X_OK) == 0 ? beside : "python3";
+  const auto file = std::filesystem::read_symlink("/proc/self/exe", failed);
+  for (const std::filesystem::path& self : {called_path(), file}) {
+    const std::string beside = (self.parent_path() / "python3").native();
+    if (!self.empty() && access(beside.c_str(), X_OK) == 0) return beside;
+  }
+  return "python3";
 }
 
 // Reads all that the child prints, and closes the pipe.

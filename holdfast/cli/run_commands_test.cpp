@@ -150,7 +150,17 @@ TEST_F(RunCommandsTest, ShowHasManifestTensorsSealsAndObjects) {
   const Ran ran = run("show " + run_path_ + "@100 --tensors --layout");
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_NE(ran.out.find("[600, 1000]"), ran.out.npos) << ran.out;
-  EXPECT_NE(ran.out.find(R"(objects: {"lr":0.5})"), ran.out.npos) << ran.out;
+  EXPECT_NE(ran.out.find(R"(objects  {"lr":0.5})"), ran.out.npos) << ran.out;
+  const Ran all = run("show " + run_path_ + "@100 --objects");
+  EXPECT_NE(all.out.find(R"(objects: {"lr":0.5})"), all.out.npos) << all.out;
+}
+
+TEST_F(RunCommandsTest, LsListsTheStepThatIsAskedFor) {
+  save(100);
+  save(200);
+  const Json seen = json("ls " + run_path_ + "@100");
+  ASSERT_EQ(seen["runs"][0]["steps"].size(), 1u);
+  EXPECT_EQ(seen["runs"][0]["steps"][0]["step"], 100);
 }
 
 TEST_F(RunCommandsTest, AStepOfARunIsChosenByNumberOrName) {
@@ -389,7 +399,9 @@ TEST_F(RunCommandsTest, EveryBadCallIsOneSentenceWithItsExitCode) {
       {"show", 2, "PATH is required"},
       {"show T/nowhere", 4, "No such file"},
       {"show T/noise.bin", 1, "its format is not known"},
-      {"show R@7", 4, "no step 7"},
+      {"show R@7", 4, "no step 7; expected one of its steps: 100"},
+      {"ls R@7", 4, "no step 7; expected one of its steps: 100"},
+      {"ls T/nowhere@7", 4, "No such file"},
       {"show R@x", 2, "expected a number such as 400"},
       {"verify", 2, "PATH is required"},
       {"verify T/noise.bin", 1, "its format is not known"},
@@ -464,6 +476,9 @@ TEST_F(RunCommandsTest, IntervalLearnsFromTheEventsOfARun) {
   EXPECT_EQ(seen["job"]["stall"], 0.25);
   EXPECT_EQ(seen["job"]["persist"], 2.0);
   EXPECT_EQ(seen["job"]["mtbf_is_prior"], true);
+  const Ran simulated = run("simulate " + run_path_ + " --runs 10");
+  EXPECT_EQ(simulated.code, 0) << simulated.err;
+  EXPECT_NE(simulated.out.find("young"), std::string::npos) << simulated.out;
   const Ran text = run("interval " + run_path_);
   EXPECT_NE(
       text.out.find("(a prior, corrected by 0 failures in 11.7 min that the events "

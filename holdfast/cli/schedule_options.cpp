@@ -217,6 +217,10 @@ Result<ReadProblem> read_problem(const Context& context, const ScheduleArguments
 
 std::vector<Option> schedule_options(ScheduleArguments& a) {
   return {
+      {"RUN",
+       "A run directory: its events give the stall, the persist time and the "
+       "failures, its newest step the number of workers",
+       &a.run},
       {"--length", "How much time the work of the job takes, such as 3h", &a.length},
       {"--stall", "How long a save stops the job, such as 200ms", &a.stall},
       {"--persist", "How long it takes after the stall until a save is durable",

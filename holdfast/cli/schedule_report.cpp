@@ -22,7 +22,7 @@ std::string cost_text(const Problem& problem, double cost) {
 }
 
 // "+3.1 %".
-std::string signed_percent(double share) { return fmt::format("{:+.1f} %", 100 * share); }
+std::string signed_percent(double share) { return signed_tenths(100 * share) + " %"; }
 
 std::string workers_text(const Workers& workers) {
   if (workers.phases.empty()) return "";
@@ -122,7 +122,8 @@ std::string answer_text(const IntervalReport& report) {
       "save {} times, the first after {}: costs {}, which is {:.1f} % less than the "
       "best "
       "even schedule{}\n{}",
-      count, human_seconds(best.interval), cost_text(p, best.cost), 100 * best.gain(),
+      count, human_seconds(best.interval), cost_text(p, best.cost),
+      100 * std::max(best.gain(), 0.0),
       p.budget ? " with as many saves" : "", times_text(best.schedule));
 }
 
@@ -238,7 +239,8 @@ std::string against(const SimulatedSchedule& schedule, const SimulatedSchedule& 
   const double base = first.at(metric).mean;
   if (!(base > 0) || &schedule == &first) return "-";
   const Summary& d = schedule.difference(metric);
-  return fmt::format("{:+.1f} +- {:.1f} %", 100 * d.mean / base, 100 * d.half / base);
+  return fmt::format("{} +- {:.1f} %", signed_tenths(100 * d.mean / base),
+                     100 * d.half / base);
 }
 
 std::vector<Metric> shown_metrics(const SimulationReport& report) {

@@ -7,8 +7,8 @@
 
 #include "holdfast/cli/command.h"
 #include "holdfast/cli/json_report.h"
+#include "holdfast/cli/objects_text.h"
 #include "holdfast/cli/text.h"
-#include "holdfast/state/object_json.h"
 #include "holdfast/state/tensor_names.h"
 
 namespace holdfast {
@@ -22,12 +22,9 @@ Examples:
 
 PATH is a file or folder of a known format, the folder of a step, or a run directory.
 RUN@STEP is a step of a run; if it was saved several times, the last one. A run may be in
-an object store: s3://bucket/prefix. Objects are cut after 1,000 characters, unless
---objects is given. Of long bytes the first 16 and the size are shown, unless -v is given.
---json has all of them.)";
-
-// How many characters of the objects are printed, unless --objects asks for all.
-constexpr size_t kObjectsShown = 1000;
+an object store: s3://bucket/prefix. Of what was saved beside tensors only names and short
+values are shown, unless --objects is given. Of long bytes the first 16 and the size are
+shown, unless -v is given. --json has all of them.)";
 
 struct ShowArguments {
   std::string path;
@@ -104,54 +101,29 @@ void print_layout(const Context& context, const Collection& collection) {
   fmt::print(context.out, "\n{}", table.text());
 }
 
-// Shortens bytes and texts of many hexadecimal digits in the text of an object
-// (object_json.h):
-//
-//   {"$bytes":"0000008000000000be58cba900000000..., 5,000 bytes"}
-std::string fold_hex(std::string_view text) {
-  constexpr std::string_view kBytes = "\"$bytes\":\"";
-  constexpr size_t kDigits = 32, kFolded = 64;
-  std::string out;
-  for (size_t quote; (quote = text.find('"')) != text.npos;) {
-    const size_t begin = quote + 1;
-    const size_t end =
-        std::min(text.find_first_not_of("0123456789abcdef", begin), text.size());
-    out += text.substr(0, begin);
-    const auto digits = static_cast<int64_t>(end - begin);
-    if (end - begin > kFolded && text.substr(end).starts_with('"')) {
-      const bool bytes = out.ends_with(kBytes);
-      out += fmt::format("{}..., {} {}", text.substr(begin, kDigits),
-                         human_count(bytes ? digits / 2 : digits),
-                         bytes ? "bytes" : "digits");
-    } else {
-      out += text.substr(begin, end - begin);
-    }
-    text.remove_prefix(end);
-  }
-  return out.append(text);
-}
-
-std::string object_text(const Object& object, bool fold) {
-  const Result<std::string> text = encode_object(object);
-  if (!text.ok()) return text.error().message();
-  return fold ? fold_hex(*text) : *text;
-}
-
 void print_object(const Context& context, const std::string& label,
-                  const Object& object, bool all) {
+                  const Object& object) {
   if (object.none()) return;
-  const std::string words = object_text(object, !context.verbose);
-  const bool cut = !all && words.size() > kObjectsShown;
-  fmt::print(
-      context.out, "\n{}: {}{}\n", label,
-      printable(std::string_view(words).substr(0, cut ? kObjectsShown : words.npos)),
-      cut ? "... (--objects shows all)" : "");
+  fmt::print(context.out, "\n{}: {}\n", label,
+             printable(object_text(object, !context.verbose)));
+}
+
+void print_summary_of_objects(const Context& context, const PathSummary& shown) {
+  Table table("ll");
+  for (std::vector<std::string>& row : objects_summary(shown)) table.add(std::move(row));
+  if (table.width() == 0) return;
+  fmt::print(context.out, "\nbeside tensors (--objects prints all of it):\n{}",
+             table.text());
 }
 
 void print_objects(const Context& context, const PathSummary& shown, bool all) {
-  print_object(context, "objects", shown.objects, all);
-  for (const auto& [rank, object] : shown.rank_objects) {
-    print_object(context, fmt::format("objects of rank {}", rank), object, all);
+  if (all) {
+    print_object(context, "objects", shown.objects);
+    for (const auto& [rank, object] : shown.rank_objects) {
+      print_object(context, fmt::format("objects of rank {}", rank), object);
+    }
+  } else {
+    print_summary_of_objects(context, shown);
   }
   for (const auto& [key, value] : shown.metadata) {
     fmt::print(context.out, "metadata: {}: {}\n", printable(key), printable(value));
@@ -243,7 +215,7 @@ Verb show_verb() {
                    &a.tensors},
                   {"--layout", "List which file holds which box, and at which byte",
                    &a.layout},
-                  {"--objects", "Print all objects, however long they are", &a.objects},
+                  {"--objects", "Print all that was saved beside tensors, as JSON", &a.objects},
                   {"--json",
                    "Print everything as JSON, for programs (boxes with --layout)",
                    &a.json}},

@@ -14,6 +14,7 @@ constexpr const char* kSimulateExample = R"(
 Examples:
   holdfast simulate --length 3h --stall 5s --persist 15s --restart 1m --mtbf 2h
   holdfast simulate --stall 1s --mtbf 50d --workers 100000 --failures weibull:0.7,90d
+  holdfast simulate runs/gpt          with the costs and failures that this run has seen
   holdfast simulate --stall 2s --mtbf 8h --failures trace:failures.txt --schedules young,10m
 
 A schedule is given by the name of a policy (holdfast interval lists them), by a constant

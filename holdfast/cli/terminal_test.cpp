@@ -123,7 +123,10 @@ TEST_F(TerminalTest, ShowFoldsLongBytesUnlessVerbose) {
                                    R"(5,000 bytes"})"))
       << folded.out;
   EXPECT_GT(longest_line(run("show -v --objects " + run_path_ + "@100").out), 10000u);
-  EXPECT_TRUE(contains(run("show " + run_path_ + "@200").out,
+  const Ran named = run("show " + run_path_ + "@100");
+  EXPECT_LT(longest_line(named.out), 200u) << named.out;
+  EXPECT_TRUE(contains(named.out, "(--objects prints all of it)")) << named.out;
+  EXPECT_TRUE(contains(run("show --objects " + run_path_ + "@200").out,
                        std::string(32, 'c') + "..., 100 digits\""));
   EXPECT_EQ(json("show " + run_path_ + "@100")["objects"]["state"]["$bytes"]
                 .get<std::string>()

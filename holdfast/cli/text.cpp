@@ -119,6 +119,11 @@ std::string human_figure(double figure) {
   return fmt::format("{:.4g}", figure);
 }
 
+std::string signed_tenths(double number) {
+  const double rounded = std::round(number * 10) / 10;
+  return fmt::format("{:+.1f}", rounded == 0 ? 0.0 : rounded);
+}
+
 std::string human_seconds(double seconds) {
   if (std::isinf(seconds)) return "never";
   if (seconds == 0) return "0 s";

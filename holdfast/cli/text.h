@@ -27,6 +27,8 @@ std::string human_date(WallTime time);
 std::string human_number(double number);
 // Examples: "18,034", "421.7", "3.25", "0.01568". Large figures have no exponent.
 std::string human_figure(double figure);
+// With a sign and one digit after the point: "+3.1". What rounds to 0 is "+0.0".
+std::string signed_tenths(double number);
 // Examples: "200 ms", "5.0 s", "4.4 min", "never" for infinity.
 std::string human_seconds(double seconds);
 // Examples: "0:53", "1:02:10"; with tenths "0:04.1".

@@ -23,6 +23,13 @@ TEST(TextTest, CountsAreGroupedByThree) {
   EXPECT_EQ(human_count(1'234'567), "1,234,567");
 }
 
+TEST(TextTest, WhatRoundsToNothingHasNoMinus) {
+  EXPECT_EQ(signed_tenths(-0.0), "+0.0");
+  EXPECT_EQ(signed_tenths(-0.04), "+0.0");
+  EXPECT_EQ(signed_tenths(-0.06), "-0.1");
+  EXPECT_EQ(signed_tenths(25.64), "+25.6");
+}
+
 TEST(TextTest, TablesAlignAndEndLinesWithoutSpaces) {
   Table table;
   table.add({"", "a"});

@@ -10,12 +10,12 @@ std::optional<OwnerView> view_owner(Env& env, const Path& run) {
   const Result<std::optional<OwnerRecord>> owner = read_owner(env, run);
   if (!owner.ok() || !owner->has_value()) return std::nullopt;
   OwnerView view{.record = **owner};
-  if (view.record.released) view.dead = "it let go";
   const Result<Identity> self = this_process(env);
   if (self.ok()) {
     view.dead = why_dead(view.record, *self, env.wall_now(),
                          [&env](int64_t pid) { return start_of_process(env, pid); });
   }
+  if (view.record.released) view.dead = "it has ended and closed the run";
   return view;
 }
 

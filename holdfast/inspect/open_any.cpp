@@ -1,6 +1,10 @@
 #include "holdfast/inspect/open_any.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <charconv>
+#include <set>
 
 #include "holdfast/checkpoint/step_files.h"
 #include "holdfast/env/patient_env.h"
@@ -27,6 +31,26 @@ std::optional<int64_t> number_in(std::string_view text) {
   return number;
 }
 
+// "expected one of: 100, 200, 300": the steps of the run that are nearest to the number.
+std::string name_near_steps(StepList list, int64_t number) {
+  constexpr size_t kNamed = 6;
+  std::set<int64_t> all;
+  for (const Step& step : list.steps) all.insert(step.name.step);
+  if (all.empty()) return "it has no steps";
+  std::vector<int64_t> near(all.begin(), all.end());
+  const auto distance = [&](int64_t step) {
+    return step > number ? step - number : number - step;
+  };
+  std::ranges::stable_sort(near, {}, distance);
+  if (near.size() > kNamed) near.resize(kNamed);
+  std::ranges::sort(near);
+  return fmt::format("expected {}: {}",
+                     near.size() < all.size()
+                         ? fmt::format("one of its {} steps, such as", all.size())
+                         : "one of its steps",
+                     fmt::join(near, ", "));
+}
+
 // The newest step with this number.
 Result<Step> find_last_saved(const Run& run, int64_t number) {
   StepList list = HOLDFAST_TRY(run.steps());
@@ -37,7 +61,8 @@ Result<Step> find_last_saved(const Run& run, int64_t number) {
     const auto name = parse_step_name(skipped.folder);
     if (name && name->step == number) return skipped.error;
   }
-  return not_found("{}: has no step {}", run.path().native(), number);
+  return not_found("{}: has no step {}; {}", run.path().native(), number,
+                   name_near_steps(std::move(list), number));
 }
 
 bool is_gone(Env& env, const Path& folder) {

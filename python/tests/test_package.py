@@ -1,6 +1,8 @@
 """The package as a whole: what it imports, which names it has, what its typed stubs say."""
 
 import ast
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -116,3 +118,24 @@ def test_the_module_exports_nothing_but_its_entry_point():
     names = {line.split()[-1].split("@")[0] for line in symbols if line}
     # A sanitizer adds symbols of its own.
     assert {name for name in names if "san" not in name} == {"PyInit__native"}
+
+
+def test_the_program_takes_the_python_beside_the_link_by_which_it_is_called(tmp_path):
+    """A virtual environment has a link to the program, and a Python that imports the package."""
+    program = Path(_native.__file__).parents[2] / "bin" / "holdfast"
+    folder = tmp_path / "environment" / "bin"
+    folder.mkdir(parents=True)
+    (folder / "holdfast").symlink_to(program)
+    (folder / "python3").write_text('#!/bin/sh\necho "$0" "$@"\n')
+    (folder / "python3").chmod(0o755)
+    expected = "-m holdfast.launch -n 2 train.py"
+    for call, cwd, path in [(str(folder / "holdfast"), tmp_path, ""),
+                            ("environment/bin/holdfast", tmp_path, ""),
+                            ("holdfast", tmp_path, f"{folder}:")]:
+        variables = {**os.environ, "PATH": path + os.environ["PATH"]}
+        variables.pop("HOLDFAST_PYTHON", None)
+        ran = subprocess.run([shutil.which(call, path=variables["PATH"]) if path else call, "launch",
+                              "-n", "2", "train.py"],
+                             cwd=cwd, env=variables, capture_output=True, text=True, check=True)
+        python, _, words = ran.stdout.strip().partition(" ")
+        assert Path(cwd, python) == folder / "python3" and words == expected
