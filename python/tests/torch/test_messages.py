@@ -13,6 +13,7 @@ from ranks import run_ranks
 from torch import nn
 
 import holdfast
+from holdfast.torch.loop import messages
 
 
 @pytest.fixture(autouse=True)
@@ -85,10 +86,15 @@ def test_only_warnings_on_request(tmp_path, capfd, monkeypatch, how):
     assert lines_of(capfd) == []
 
 
-def test_a_level_that_does_not_exist_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOLDFAST_LOG", "loud")
-    with pytest.raises(ValueError, match="HOLDFAST_LOG=loud; expected info or warning"):
-        Toy(tmp_path / "run")
+@pytest.mark.parametrize(("level", "shown"), [("debug", True), ("DEBUG", True), ("error", False),
+                                              ("critical", False), ("loud", None)])
+def test_no_level_of_the_log_ends_a_training(level, shown, monkeypatch, caplog):
+    monkeypatch.setenv("HOLDFAST_LOG", level)
+    for _ in range(2):
+        assert messages.Messages(0, None)._verbose is shown
+    warned = [one.getMessage() for one in caplog.records]
+    assert warned == (["HOLDFAST_LOG=loud is ignored; expected info or warning"]
+                      if shown is None else [])
 
 
 @pytest.mark.parametrize(("options", "words"), [
@@ -156,3 +162,15 @@ def test_parameters_of_a_loss_module_are_told_apart_from_a_late_wrapper(tmp_path
         holdfast.Checkpointer(tmp_path / "run", model=model, optimizer=optimizer)
     holdfast.Checkpointer(tmp_path / "run", model={"net": model, "loss": loss},
                           optimizer=optimizer).close()
+
+
+def test_an_optimizer_that_was_forgotten_is_asked_for(tmp_path, caplog):
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    ck = holdfast.Checkpointer(tmp_path / "run", model=model)
+    ck.resume()
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    ck.step(0)
+    ck.close()
+    assert "expected Checkpointer(..., optimizer=optimizer)" in caplog.text

@@ -67,7 +67,7 @@ def test_a_resume_that_failed_does_not_open_the_run_to_other_steps(tmp_path, har
 def test_numbers_grow(tmp_path):
     loop = Loop(tmp_path / "run")
     loop.ck.resume()
-    loop.run([0, 1, 1, 2])
+    loop.run([0, 1, 2])
     with pytest.raises(ValueError, match="step 0 after step 2; expected numbers that grow"):
         loop.run([0])
     loop.ck.close()
@@ -75,6 +75,87 @@ def test_numbers_grow(tmp_path):
     assert again.ck.resume() == 2
     with pytest.raises(ValueError, match="step 0 after step 1; expected"):
         again.run([0])
+    again.ck.close()
+
+
+def test_two_updates_have_two_numbers(tmp_path):
+    loop = Loop(tmp_path / "run")
+    loop.ck.resume()
+    loop.run([0, 1])
+    loop.ck.step(1)  # nothing was updated since then
+    with pytest.raises(ValueError, match="step 1 was given before, and the model was updated since"):
+        loop.run([1])
+    loop.run([2])
+    loop.ck.save(3)
+    loop.run([3])
+    loop.ck.close()
+
+
+def test_micro_batches_share_a_number(tmp_path):
+    loop = Loop(tmp_path / "run")
+    loop.ck.resume()
+    for micro in range(12):
+        loop.model(torch.ones(2, 4)).sum().backward()
+        if micro % 4 == 3:
+            loop.optimizer.step()
+            loop.optimizer.zero_grad()
+        loop.ck.step(micro // 4)
+    loop.ck.close()
+    assert saved(tmp_path / "run")[-1] == 2
+
+
+@pytest.mark.parametrize("call", ["step", "save"])
+def test_numbers_are_not_negative(tmp_path, call):
+    loop = Loop(tmp_path / "run")
+    loop.ck.resume()
+    with pytest.raises(ValueError, match="step=-1; expected 0 or more"):
+        getattr(loop.ck, call)(-1)
+    loop.ck.close()
+
+
+@pytest.mark.parametrize(("run", "words"), [
+    ("file", "file: it is a file; expected a folder"),
+    ("file/run", "file/run: .*file is a file; expected a folder"),
+])
+def test_a_file_is_no_place_for_a_run(tmp_path, run, words):
+    (tmp_path / "file").write_text("text")
+    with pytest.raises(ValueError, match=words):
+        Loop(tmp_path / run)
+    assert (tmp_path / "file").read_text() == "text"
+
+
+@pytest.mark.parametrize("run", ["", 5, None])
+def test_what_is_no_folder_is_refused(run):
+    with pytest.raises(TypeError, match='expected a folder, such as "runs/gpt"'):
+        Loop(run)
+
+
+@pytest.mark.parametrize(("keyword", "expected"), [
+    ("save_every", "every="), ("interval", "every="), ("keep_last", "keep="),
+    ("max_to_keep", "keep="), ("path", "the folder as the first argument"),
+    ("directory", "the folder as the first argument"), ("dataloader", "data="),
+    ("max_steps", r"schedule=holdfast.Schedule\(total_steps=...\)")])
+def test_the_keywords_of_other_libraries_lead_to_ours(keyword, expected):
+    with pytest.raises(TypeError, match=f"unknown keyword {keyword}=; expected {expected}$"):
+        holdfast.Checkpointer(model=nn.Linear(2, 2), **{keyword: 1})
+
+
+def test_a_process_that_has_the_run_open_is_told_to_close_it(tmp_path):
+    first = Loop(tmp_path / "run")
+    with pytest.raises(holdfast.ConflictError, match=r"this very process .* ck\.close\(\)"):
+        Loop(tmp_path / "run")
+    first.ck.close()
+    Loop(tmp_path / "run").ck.close()
+
+
+def test_a_checkpointer_that_is_garbage_does_not_hold_its_run(tmp_path):
+    loop = Loop(tmp_path / "run")
+    loop.ck.resume()
+    loop.run(range(2))
+    loop.myself = loop  # as the traceback of a failed cell does
+    del loop
+    again = Loop(tmp_path / "run")
+    assert again.ck.resume() == 2
     again.ck.close()
 
 

@@ -1,5 +1,6 @@
 """The native job behind a Checkpointer and a DCP Writer."""
 
+import gc
 import platform
 from os import PathLike
 
@@ -7,6 +8,7 @@ import torch
 
 from holdfast import _native
 from holdfast.checkpoint import Tiers, open_tiers, parse_duration, parse_keep
+from holdfast.errors import ConflictError
 from holdfast.options import Failures, Resuming, Schedule, Writing
 
 
@@ -25,7 +27,7 @@ def open_job(
     handover: str | None = None,
 ) -> _native.Job:
     """Opens the job on all ranks together. The options are those of a Checkpointer."""
-    return _native.Job(run, transport, {
+    options = {
         **vars(writing), **vars(failures), **vars(schedule), "every": every,
         "keep": parse_keep(keep), "recover": recover, "tiers": open_tiers(tiers),
         "handover": handover,
@@ -33,4 +35,12 @@ def open_job(
         "allow_unreachable_tiers": resuming.allow_unreachable_tiers,
         "software": {"holdfast": _native.version, "torch": torch.__version__,
                      "python": platform.python_version()},
-    })
+    }
+    try:
+        return _native.Job(run, transport, options)
+    except ConflictError as error:
+        if transport is not None or "this very process" not in str(error):
+            raise
+    # The Checkpointer that has the run may be garbage, as after a cell of a notebook has failed.
+    gc.collect()
+    return _native.Job(run, transport, options)

@@ -3,7 +3,8 @@
 By default there are warnings, one line at resume and one at the end, from rank 0. With
 `verbose=True`, or the environment variable HOLDFAST_LOG=info, there is also a line for each save.
 With `verbose=False`, or HOLDFAST_LOG=warning, there are only warnings. A program that has set up
-logging for INFO gets all lines there, whatever `verbose` says.
+logging for INFO gets all lines there, whatever `verbose` says. The other levels of logging are
+taken for the nearest of the two, and a word that is none changes nothing but warns.
 """
 
 import logging
@@ -14,21 +15,26 @@ from typing import Any
 _log = logging.getLogger("holdfast")
 
 UNKNOWN_OPTIMIZER = ("an optimizer that the Checkpointer was not given has updated the model: such "
-                     "steps are not saved; expected a new Checkpointer")
+                     "steps are not saved; expected Checkpointer(..., optimizer=optimizer), made "
+                     "again if the optimizer is a new one")
 NO_HOOK = ("no hook tells of the optimizer's updates (it is no torch optimizer, or a CUDA graph "
            "replays its steps): each step() is taken for the end of an update, and every save waits "
            "until it is copied")
-PENDING_GRADIENTS = ("gradients have waited for an update for %d steps: saved with them, in the "
-                     "middle of it")
+PENDING_GRADIENTS = ("gradients have waited for an update for %d calls of step(): this save is made in "
+                     "the middle of that update, and includes the gradients")
 
-_LEVELS = {"info": True, "warning": False, "": None}
+_LEVELS = {"": None, "notset": True, "debug": True, "trace": True, "verbose": True, "info": True,
+           "warning": False, "warn": False, "error": False, "critical": False, "fatal": False}
+
+
+_warned_names: set[str] = set()  # values of HOLDFAST_LOG that a warning was given for
 
 
 class Messages:
     """The lines of one rank."""
 
     def __init__(self, rank: int, verbose: bool | None) -> None:
-        """TypeError or ValueError if `verbose` or HOLDFAST_LOG asks for what does not exist."""
+        """TypeError if `verbose` asks for what does not exist."""
         if verbose not in (None, True, False):
             raise TypeError(f"verbose={verbose!r}; expected True, False or None")
         self._rank = rank
@@ -57,7 +63,8 @@ class Messages:
 
 
 def _level_from_environment() -> bool | None:
-    name = os.environ.get("HOLDFAST_LOG", "")
-    if name.lower() not in _LEVELS:
-        raise ValueError(f"HOLDFAST_LOG={name}; expected info or warning")
-    return _LEVELS[name.lower()]
+    name = os.environ.get("HOLDFAST_LOG", "").strip()
+    if name.lower() not in _LEVELS and name not in _warned_names:
+        _warned_names.add(name)  # a program may make many Checkpointers
+        _log.warning("HOLDFAST_LOG=%s is ignored; expected info or warning", name)
+    return _LEVELS.get(name.lower())

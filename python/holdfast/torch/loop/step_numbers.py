@@ -15,24 +15,34 @@ class StepNumbers:
     def __init__(self, total: int | None) -> None:
         self._total = total
         self._last: int | None = None
+        self._updated: int | None = None  # the number under which an update was seen
         self.saved_last: int | None = None  # the step of the newest save
 
-    def check_next(self, step: Any) -> int:
-        """The number; TypeError or ValueError for one that cannot be that of the next step."""
+    def check_next(self, step: Any, updated: bool) -> int:
+        """The number; TypeError or ValueError for one that cannot be that of the next step.
+
+        `updated` says whether an update was seen since the last call. The micro-batches of an update
+        may share a number, and two updates may not: a resumed training would skip the second.
+        """
         number = whole_number(step)
         if self._last is not None and number < self._last:
             raise ValueError(f"step {number} after step {self._last}; expected numbers that grow, "
                              "in all epochs and over restarts")
-        self._last = number
+        if updated and number == self._last == self._updated:
+            raise ValueError(f"step {number} was given before, and the model was updated since then; "
+                             "expected a number of its own for each update, such as one that counts "
+                             "the updates of all epochs")
+        self._last, self._updated = number, number if updated else self._updated
         return number
 
     def resumed(self, step: int) -> None:
         """Notes that training goes on after that step, which is saved."""
         self._last = self.saved_last = step
+        self._updated = None
 
     def take_over(self, step: int) -> int:
         """Notes, and returns, the step after which training goes on; it may not be saved."""
-        self._last = step
+        self._last, self._updated = step, None
         return step
 
     @property
@@ -76,6 +86,8 @@ def whole_number(step: Any) -> int:
         number = operator.index(step)
     except TypeError:
         raise TypeError(f"step={step!r}; expected a whole number") from None
+    if number < 0:
+        raise ValueError(f"step={step}; expected 0 or more")
     if number >= 1 << 63:
         raise ValueError(f"step={step}; expected a number below 2**63")
     return number

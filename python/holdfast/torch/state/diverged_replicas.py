@@ -50,11 +50,11 @@ class DivergedReplicas:
         """What is not as it was when `ranks` ranks saved, now that there are `world` ranks."""
         lines = []
         if self.own and ranks != world:
-            lines.append(f"{_some(self.own)}: each of {ranks} ranks had its own, and there are "
-                         f"{world}: rank r has that of rank r modulo {ranks}")
+            lines.append(f"{_some(self.own)}: each of {ranks} ranks saved its own, and now there are "
+                         f"{world} ranks: rank r takes that of rank r modulo {ranks}")
         if self.first:
-            lines.append(f"{_some(self.first)}: copies of the parts differed, and all ranks have "
-                         "those of the first ranks that held them")
+            lines.append(f"{_some(self.first)}: ranks held different copies of the same part when it was "
+                         "saved, and now all of them get the copy of the first such rank")
         return lines
 
 

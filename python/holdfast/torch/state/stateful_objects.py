@@ -137,13 +137,13 @@ class StatefulObjects:
         if not self.is_rank_own(one):
             trees = found.objects.get("things", {})
             if one.key == "data" and "data" not in trees and len(found.rank_objects) > 1:
-                raise ValueError(f"data: saved by each of {len(found.rank_objects)} ranks for "
-                                 f"itself, and there are {self._world}; expected "
+                raise ValueError(f"data: each of {len(found.rank_objects)} ranks saved a position of "
+                                 f"its own, and now there are {self._world} ranks; expected "
                                  "holdfast.data.loader, whose position is the same for all")
             return self._choose(one, trees[one.key], found) if one.key in trees else None
         if len(found.rank_objects) != self._world:
-            raise ValueError(f"data: its position is of {len(found.rank_objects)} ranks, and "
-                             f"there are {self._world}; expected as many, or holdfast.data.loader")
+            raise ValueError(f"data: {len(found.rank_objects)} ranks saved its position, and now there "
+                             f"are {self._world} ranks; expected as many, or holdfast.data.loader")
         own = found.rank_objects[self._rank].get("things", {})
         return own.get(one.key, found.objects.get("things", {}).get(one.key))
 

@@ -324,8 +324,8 @@ class TrainingState:
         """Notes what this rank gets from another one, because the number of ranks has changed."""
         names = [*tensors, *differing_extra_states(extra_trees(found))]
         if names:
-            self._notes["own"] = (f"{name_a_few(names)}: each of {len(found.rank_objects)} ranks "
-                                  "had its own, and those of one of them are taken")
+            self._notes["own"] = (f"{name_a_few(names)}: each of {len(found.rank_objects)} ranks saved "
+                                  "its own, and this rank takes those of one of them")
 
     def load(self, found: _native.SavedStep, *, keep: bool = False) -> None:
         """Gives the objects what was saved of them; the tensors are filled already.
@@ -380,7 +380,7 @@ class TrainingState:
         trees = [own.get(gradients.KEY) for own in found.rank_objects]
         lines = {line for tree in trees if tree is not None for line in tree["lost"]}
         if any(trees) and len(trees) != self._world:
-            lines = {f"gradients of {len(trees)} ranks, and there are {self._world}"}
+            lines = {f"the gradients, which {len(trees)} ranks saved (now there are {self._world})"}
         return [f"saved in the middle of an update, without {line}" for line in sorted(lines)]
 
     def _gradient_tree(self, found: _native.SavedStep) -> Any:
@@ -398,8 +398,8 @@ class TrainingState:
         self._restore_comm_hooks(found)
         inexact += [*self._objects.notes.values(), *self._notes.values()]
         if len(found.rank_objects) != self._world:
-            inexact.append(f"generators: of {len(found.rank_objects)} ranks, and there "
-                           f"are {self._world}: they go on as they are")
+            inexact.append(f"generators: {len(found.rank_objects)} ranks saved theirs, and now there "
+                           f"are {self._world}: none is restored, so random numbers differ")
             return
         own = found.rank_objects[self._rank]
         inexact += inexact_generators(own)
