@@ -29,7 +29,8 @@ from pathlib import Path
 import ranks
 import torch
 
-import holdfast.torch.data  # noqa: F401  (imported here once, before the fork)
+import holdfast.torch.checkpointer
+import holdfast.torch.data  # noqa: F401  (both are imported here once, before the fork)
 
 FOLDER = Path(__file__).parent / "idioms"
 STEPS = 14
