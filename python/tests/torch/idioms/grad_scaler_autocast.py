@@ -28,6 +28,6 @@ for step in range(ck.resume(), idiom.STEPS):
     scaler.step(opt)
     scaler.update()
     opt.zero_grad()
-    idiom.made(step, loss)
+    idiom.made(step, loss.item() + scaler.get_scale())
     ck.step(step, loss=loss)
 ck.close()

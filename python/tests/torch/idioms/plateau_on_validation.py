@@ -18,7 +18,7 @@ train = DataLoader(train_set, batch_size=12, shuffle=True)
 valid = DataLoader(valid_set, batch_size=4)
 model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 1))
 opt = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
-sched = torch.optim.lr_scheduler.ReduceLROnPlateau(opt, factor=0.5, patience=0)
+sched = torch.optim.lr_scheduler.ReduceLROnPlateau(opt, factor=0.5, patience=1, threshold=0.5)
 ck = holdfast.Checkpointer(
     idiom.RUN, model=model, optimizer=opt, scheduler=sched, data=train, every="1 steps"
 )
