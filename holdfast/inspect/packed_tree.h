@@ -13,8 +13,9 @@
 namespace holdfast {
 
 // Dicts of all kinds and dataclasses become dicts, a deque and a namedtuple become lists,
-// a number of numpy and a tensor of one element that is stored in the tree itself become numbers. Other tensors
-// stay TensorNames. Fails with kUnsupported for other kinds; `where` names the value.
+// a number of numpy and a tensor of one element that is stored in the tree itself become
+// numbers. Other tensors stay TensorNames. Fails with kUnsupported for other kinds;
+// `where` names the value.
 Result<Object> plain_values(const Object& packed, std::string_view where);
 
 }  // namespace holdfast

@@ -107,3 +107,17 @@ def test_what_strict_false_drops_is_said_by_name_in_the_warning_and_the_report(t
     assert "model.lora" in ck.report.unexpected
     said = [one.message for one in caplog.records if "not expected: model.lora" in one.message]
     assert len(said) == 1 and "1 tensors that were saved are left out" in said[0]
+
+
+def test_a_parameter_that_is_transposed_in_its_place_is_saved_as_it_is_and_told_at_a_resume(tmp_path):
+    toy = Toy(nn.Linear(3, 3))
+    with toy.checkpointer(tmp_path / "run") as ck:
+        toy.train(ck, [0, 1])
+        toy.model.weight.data = toy.model.weight.data.t()
+        ck.save(2).durable()
+        wanted = toy.model.weight.detach().clone()
+    other = Toy(nn.Linear(3, 3))
+    with other.checkpointer(tmp_path / "run") as ck:
+        assert ck.resume() == 3
+    assert torch.equal(other.model.weight, wanted) and not torch.equal(wanted, wanted.t())
+    assert len(ck.report.inexact) == 1 and ck.report.inexact[0].startswith("model.weight: had other")

@@ -20,6 +20,7 @@ from torch.distributed.tensor import DTensor
 _local_of = operator.attrgetter("_local_tensor")
 _version_of = operator.attrgetter("_version")
 _address_of = torch.Tensor.data_ptr
+_is_contiguous = torch.Tensor.is_contiguous
 _END = object()  # stands behind all values
 _NEVER_WRITTEN = torch.empty(0)  # stands for tensors whose writes torch does not count
 
@@ -48,6 +49,8 @@ class ChangeDetector:
         self._memories: list[torch.Tensor] = []
         self._addresses: list[int] = []
         self._tensors: list[torch.Tensor] = []  # the tensors of _memories
+        self._laid_out: list[torch.Tensor] = []  # those of _memories whose strides may not change
+        self._contiguous: list[bool] = []  # whether each of them lies in the usual way
         # The tags of _held, _items, _distributed and _memories, and where each tag is listed.
         self._held_tags: list[int | None] = [None]
         self._item_tags: list[int | None] = []
@@ -106,6 +109,18 @@ class ChangeDetector:
         self._memory_tags.append(tag)
         self._addresses.append(_address_of(memory))
 
+    def expect_layout(self, tensor: torch.Tensor) -> None:
+        """Expects the tensor not to be transposed in its place (`p.data = p.data.t()`).
+
+        Asking for strides would make a tuple for each tensor, which takes longer.
+        """
+        memory = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+        self._laid_out.append(memory)
+        self._contiguous.append(_is_contiguous(memory))
+
+    def _same_layouts(self) -> bool:
+        return list(map(_is_contiguous, self._laid_out)) == self._contiguous
+
     def is_unchanged(self) -> bool:
         """True if everything is as expected."""
         try:
@@ -117,6 +132,7 @@ class ChangeDetector:
                             self._items))
                 and all(map(operator.is_, map(_local_of, self._distributed), self._locals))
                 and list(map(_address_of, self._memories)) == self._addresses
+                and self._same_layouts()
             )
         except KeyError:  # an expected key is gone
             return False
@@ -128,7 +144,8 @@ class ChangeDetector:
         its own replacement.
         """
         try:
-            changes = list(self._changes()) if self._same_structure() else [(None, None)]
+            same = self._same_structure() and self._same_layouts()
+            changes = list(self._changes()) if same else [(None, None)]
         except KeyError:
             return None
         found: dict[int, torch.Tensor] = {}

@@ -2,9 +2,7 @@
 
 A buffer is the one that the module has now. A parameter stays the one that was first found by
 its name, because FSDP puts a gathered one in its place at times. Any other parameter in its place
-is refused: the optimizer would go on with the old one. Other strides over the same memory
-(`p.data = p.data.t()`) are not noticed: asking each tensor for its strides takes longer than all
-other checks together.
+is refused: the optimizer would go on with the old one.
 """
 
 from collections.abc import Callable, Sequence
@@ -98,6 +96,8 @@ class ModelTensors:
                                    [sharded.get(id(p), p) for p in module._parameters.values()])
         for tag, entry in enumerate(self.entries):
             detector.expect_memory(entry.kept, tag)
+            if entry.is_parameter:
+                detector.expect_layout(entry.kept)
         return detector
 
     def replace(self, entry: Entry, tensor: torch.Tensor) -> bool:

@@ -14,6 +14,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from holdfast.torch.state import empty_buffers, strides
 from holdfast.torch.state.buffer_copies import copies_of_buffer
 from holdfast.torch.state.change_detection import ChangeDetector
 from holdfast.torch.state.empty_buffers import EmptyBuffers
@@ -100,7 +101,6 @@ class TensorState:
         self._optimizers = OptimizerStates(keyed, self._model.entry_for_optimizer)
         self._parts: dict[str, Part | None] = {}
         self.transient: list[str] = []  # buffers that a state_dict() leaves out
-        self.empty: list[str] = []  # buffers that are None
         self._find_entries()
         self._pieces: list[Piece] = []
         self._detector: ChangeDetector | None = None
@@ -254,6 +254,11 @@ class TensorState:
         """The entries whose tensors are not parts of larger ones by a rule."""
         return [entry for entry in self.entries if rule_for(entry.name, self._rules) is None]
 
+    def peculiarities(self) -> dict[str, Any]:
+        """What a checkpoint says of buffers and of tensors that lie in memory in an unusual way."""
+        return {"transient": self.transient, empty_buffers.KEY: self.empty,
+                strides.KEY: self._strides}
+
     def forget_gradients(self) -> None:
         """Removes all gradients: the next backward pass would add to those of undone steps."""
         for entry in self.entries:
@@ -268,7 +273,8 @@ class TensorState:
         for entry in self.entries:
             check_plain(entry.kept, entry.name)
         self.transient = [entry.name for entry in self.entries if entry.is_transient]
-        self.empty = self._empty_buffers.names()
+        self.empty = self._empty_buffers.names()  # buffers that are None
+        self._strides = strides.odd_strides(self.entries)
         self._parts = {entry.name: self._part_of_entry(entry) for entry in self.entries}
         self._optimizers.check()
 

@@ -16,7 +16,7 @@ from holdfast import _native
 from holdfast.options import Layout
 from holdfast.torch.data.base_loader import Loader
 from holdfast.torch.data.plain_loader import adopt_plain
-from holdfast.torch.state import ddp_comm_hooks, empty_buffers, gradients
+from holdfast.torch.state import ddp_comm_hooks, gradients
 from holdfast.torch.state.capture import Captured, TensorCapture
 from holdfast.torch.state.diverged_replicas import DivergedReplicas, Divergence
 from holdfast.torch.state.empty_buffers import saved_empty
@@ -41,6 +41,7 @@ from holdfast.torch.state.saved_names import (
 )
 from holdfast.torch.state.stateful import Stateful
 from holdfast.torch.state.stateful_objects import StatefulObjects, is_internal
+from holdfast.torch.state.strides import inexact_strides
 from holdfast.torch.state.tensor_state import Models, Optimizers, TensorState
 from holdfast.torch.state.weights_file import load_weights
 from holdfast.torch.values import generators as random_generators
@@ -156,8 +157,7 @@ class TrainingState:
         captured.objects["parted"] = self._capture.diverged.state()
         captured.objects.update(self._objects.kinds())
         captured.rank_objects["optimizer"] = self._tensors.objects(looked=True)
-        captured.rank_objects["transient"] = self._tensors.transient
-        captured.rank_objects[empty_buffers.KEY] = self._tensors.empty
+        captured.rank_objects.update(self._tensors.peculiarities())
         self._random.look()
         self._random.warn()
         captured.rank_objects["generators"] = random_generators.capture(self.generators)
@@ -402,7 +402,7 @@ class TrainingState:
                            f"are {self._world}: none is restored, so random numbers differ")
             return
         own = found.rank_objects[self._rank]
-        inexact += inexact_generators(own)
+        inexact += [*inexact_generators(own), *inexact_strides(self._tensors.entries, own)]
 
         def restore() -> None:
             lines = self._random.restore(own["generators"])
