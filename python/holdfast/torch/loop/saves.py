@@ -21,6 +21,7 @@ from holdfast.checkpoint import log_messages
 from holdfast.errors import Interrupted, UnavailableError
 from holdfast.torch.loop.cuda_stream import current_stream
 from holdfast.torch.loop.optimizer_hooks import replace_closure
+from holdfast.torch.loop.unchanged_model import UnchangedModel
 from holdfast.torch.state.capture import Captured
 from holdfast.torch.state.ddp_buckets import BucketOrders
 from holdfast.torch.state.diverged_replicas import Divergence, divergence_warning
@@ -45,6 +46,7 @@ class Saves:
         # which it was made: the loader has handed out another batch since.
         self.record: dict[str, Any] | None = None
         self._state = state
+        self._unchanged = UnchangedModel(state)
         self._buckets = buckets
         self._lock = threading.RLock()
         self._captured: Captured | None = None  # what the unsettled save holds
@@ -123,6 +125,7 @@ class Saves:
         start = time.perf_counter()
         with self._lock:
             self.handle = self._begin(step, loss, why, automatic, with_gradients)
+            self._unchanged.saved(step, with_gradients)
         self.stalled += time.perf_counter() - start
         return self.handle
 

@@ -70,6 +70,10 @@ class PeerState:
         """The plain values of all objects as a record has them."""
         return {one.key: one.capture()[0] for one in self._objects.to_save}
 
+    def captured_objects(self) -> dict[str, tuple[Any, list[Piece]]]:
+        """The plain values and the tensors of all objects, by key."""
+        return {one.key: one.capture() for one in self._objects.to_save}
+
     @property
     def own_keys(self) -> set[str]:
         """The keys of objects that each rank has for itself."""

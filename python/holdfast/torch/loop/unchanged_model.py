@@ -1,0 +1,103 @@
+"""Notices a model that never changes while steps go on, and says so once.
+
+A functional training (torch.func) changes copies of the parameters, and a notebook may have made a new
+model after the Checkpointer: every save then holds the untrained one. At saves, the versions of a few
+tensors are compared. Only if they are all the same, all tensors and objects are looked at, some
+elements of each.
+"""
+
+import logging
+from typing import Any
+
+import torch
+
+from holdfast.torch.state.change_detection import TensorVersions
+from holdfast.torch.state.piece import Piece
+from holdfast.torch.state.training_state import TrainingState
+
+_log = logging.getLogger("holdfast")
+
+_SAMPLE = 8  # so many tensors are looked at at each save
+_ELEMENTS = 16  # of each tensor, where all are looked at
+_SAVES = 3  # so many saves must be equal to the one before them in all tensors and objects
+_CHANGES = 3  # after so many changes in what the sample does not have, nothing is looked at any more
+# Objects that change with the steps, whatever the model does.
+_BESIDE = frozenset({"data", "scheduler", "values"})
+
+
+class UnchangedModel:
+    """What the saves so far have in common."""
+
+    def __init__(self, state: TrainingState) -> None:
+        self._state = state
+        self._is_over = False  # it was said, or the model was seen to change
+        self._pieces: list[Piece] = []
+        self._sample: TensorVersions | None = None
+        self._versions: list[int] = []
+        self._first = 0  # the step of the first save that the sample is unchanged since
+        self._all: Any = None  # all tensors and objects, at the second save of such a row
+        self._equal = 0  # how many saves have been equal to that since
+        self._changes = 0
+
+    def saved(self, step: int, with_gradients: bool) -> None:
+        """Notes a save. Gradients that wait show that an update is still to come."""
+        if self._is_over:
+            return
+        pieces = self._state.pieces()
+        same = pieces is self._pieces and self._sample is not None and not with_gradients
+        if not same or self._sample is None or self._sample.changed(self._versions):
+            self._begin(step, pieces)
+        elif self._all is None:
+            self._all = self._look()
+        elif self._all != self._look():
+            self._changes += 1
+            self._is_over = self._changes >= _CHANGES
+            self._begin(step, pieces)
+        else:
+            self._equal += 1
+            if self._equal >= _SAVES and step - self._first > _SAVES:
+                self._say(step - self._first)
+
+    def _begin(self, step: int, pieces: list[Piece]) -> None:
+        """Begins a row of saves with this one."""
+        if pieces is not self._pieces:
+            outer = {piece.name: piece.outer for piece in pieces if piece.outer is not None}
+            names = list(outer)[::max(1, -(-len(outer) // _SAMPLE))]
+            self._pieces, self._sample = pieces, TensorVersions({one: outer[one] for one in names})
+        self._versions = [] if self._sample is None else self._sample.now()
+        self._first, self._all, self._equal = step, None, 0
+
+    def _look(self) -> Any:
+        """Versions, addresses and some elements of all tensors, and the objects; None if unknown."""
+        tensors = {piece.name: piece for piece in self._pieces}
+        objects = {}
+        for key, (tree, pieces) in self._state.peers.captured_objects().items():
+            if key not in _BESIDE:
+                objects[key] = repr(tree)
+                tensors |= {piece.name: piece for piece in pieces}
+        try:
+            return objects, {name: _some_elements(piece.tensor) for name, piece in tensors.items()}
+        except (RuntimeError, NotImplementedError):  # a dtype of which no elements can be taken
+            self._is_over = True
+            return None
+
+    def _say(self, steps: int) -> None:
+        self._is_over = True
+        trained = [piece for piece in self._pieces if piece.kind == "parameter"
+                   and piece.outer is not None and piece.outer.requires_grad]
+        if trained:
+            _log.warning("the model that the Checkpointer was given has not changed in %d steps, so "
+                         "that every save holds the same; expected the module that is trained (a new "
+                         "Checkpointer if it was made anew, and parameters that are copied back into "
+                         "it if a function trains copies of them)", steps)
+
+
+def _some_elements(tensor: torch.Tensor) -> tuple[int, int, bytes]:
+    """The version, the address and some elements; what writes through .data shows in these alone."""
+    version = 0 if tensor.is_inference() else tensor._version
+    if tensor.numel() == 0:
+        return version, 0, b""
+    count = min(_ELEMENTS, tensor.numel())
+    places = torch.linspace(0, tensor.numel() - 1, count, dtype=torch.float64).long()
+    found = torch.take(tensor, places.to(tensor.device)).cpu()
+    return version, tensor.data_ptr(), bytes(found.view(torch.uint8).tolist())
