@@ -10,6 +10,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.optim.swa_utils import AveragedModel
+from training import Toy
 
 import holdfast
 from holdfast.torch.state.object_groups import as_one_stateful
@@ -158,3 +159,44 @@ def average_on_other_ranks(rank, world):
 
 def test_a_sharded_average_comes_back_whole_and_sharded():
     run_ranks(3, average_on_other_ranks)
+
+
+class Forgetful:
+    """Holds something, and saves nothing of it."""
+
+    def __init__(self, **held):
+        vars(self).update(held)
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+
+def saved_with(run, thing, change=lambda thing: None):
+    toy = Toy()
+    with toy.checkpointer(run, objects={"mine": thing}, scaler=torch.amp.GradScaler(enabled=False)
+                          ) as ck:
+        for step in range(3):
+            change(thing)
+            toy.train(ck, [step])
+    with Toy().checkpointer(run, objects={"mine": thing}, scaler=torch.amp.GradScaler(enabled=False)
+                            ) as ck:
+        ck.resume()
+    return ck.report.inexact
+
+
+@pytest.mark.parametrize("thing, change", [
+    (Forgetful(total=torch.zeros(1)), lambda thing: None),
+    (Forgetful(best=0.5), lambda thing: setattr(thing, "best", thing.best + 1))])
+def test_an_object_that_saves_nothing_of_what_it_holds_is_told_of(tmp_path, caplog, thing, change):
+    assert saved_with(tmp_path / "run", thing, change) == [
+        "mine: its state_dict() was empty when it was saved, so that what it held is lost"]
+    assert sum("mine: its state_dict() is empty" in one.message for one in caplog.records) == 1
+
+
+@pytest.mark.parametrize("thing", [Forgetful(), Forgetful(patience=3, history=[]),
+                                   nn.CrossEntropyLoss(weight=None)])
+def test_an_object_that_has_nothing_to_save_is_not(tmp_path, caplog, thing):
+    assert saved_with(tmp_path / "run", thing) == [] and "state_dict" not in caplog.text

@@ -8,6 +8,7 @@ the way back, memory is allocated for the tensors and filled, and load_state_dic
     stateful.load()
 """
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from holdfast.torch.state.empty_states import EmptyState
 from holdfast.torch.state.object_groups import (
     Fields,
     StatefulGroup,
@@ -29,6 +31,8 @@ from holdfast.torch.values.boxes import Rule, part_by_rule, rule_for
 from holdfast.torch.values.dtypes import SavedTensor
 from holdfast.torch.values.trees import memory_of, pack, tensor_names_in, unpack
 
+_log = logging.getLogger("holdfast")
+
 
 class Stateful:
     """One object with state_dict() and load_state_dict(), known by its key."""
@@ -41,11 +45,16 @@ class Stateful:
         self._known: dict[str, tuple[tuple[Any, ...] | None, Piece | None]] = {}
         self._allocated: tuple[Any, dict[str, torch.Tensor]] | None = None
         self._loaded: tuple[Any, dict[str, torch.Tensor]] | None = None  # for load_again()
+        # Set for objects of the user's, whose empty state_dict() may be an oversight.
+        self.empty: EmptyState | None = None
         self.unlike: list[str] = []  # what load() could not restore as it was
 
     def capture(self) -> tuple[Any, list[Piece]]:
         """The object's plain values and its tensors as they are now. Nothing is copied."""
         packed = pack(state_of(self._thing), self.key)
+        if self.empty is not None and self.empty.look(self._thing, packed.tree):
+            _log.warning("%s: its state_dict() is empty, and it holds something: nothing of it is "
+                         "saved; expected a state_dict() with what a resumed run needs", self.key)
         return packed.tree, self._pieces(packed.tensors)
 
     def allocate(self, tree: Any, saved: Mapping[str, SavedTensor]) -> list[Piece]:

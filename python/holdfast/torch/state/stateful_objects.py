@@ -14,9 +14,10 @@ from torch import nn
 from holdfast import _native
 from holdfast.torch.data.base_loader import Loader
 from holdfast.torch.data.foreign_loader import ForeignLoader
-from holdfast.torch.state import ddp_comm_hooks
+from holdfast.torch.state import ddp_comm_hooks, plain_values
 from holdfast.torch.state.buffer_copies import running_statistics
 from holdfast.torch.state.ddp_comm_hooks import CommHooks
+from holdfast.torch.state.empty_states import EmptyState
 from holdfast.torch.state.inner_optimizers import with_own_states
 from holdfast.torch.state.object_groups import StatefulGroup, as_one_stateful, class_name
 from holdfast.torch.state.optimizer_state_dicts import additions_by_key
@@ -52,6 +53,8 @@ class StatefulObjects:
                                  for key, one in with_own_states(optimizers)}
         self._list = [Stateful(key, one, self._rules_of(key, one, rules))
                       for key, one in given.items()]
+        for one in self._list:
+            one.empty = None if one.key == plain_values.KEY else EmptyState()
         self.foreign_loader: ForeignLoader | None = None
         self._data_is_own = data is not None and getattr(data, "per_rank", True)
         if data is not None:
@@ -94,7 +97,9 @@ class StatefulObjects:
     def kinds(self) -> dict[str, Any]:
         """The classes of optimizers and objects, to be saved and compared at a resume."""
         return {"optimizers": dict(self._optimizer_kinds),
-                "kinds": {key: dict(kinds) for key, kinds in self._kinds.items()}}
+                "kinds": {key: dict(kinds) for key, kinds in self._kinds.items()},
+                "empty objects": [one.key for one in self._list
+                                  if one.empty is not None and one.empty.loses]}
 
     def other_optimizers(self, found: _native.SavedStep) -> list[str]:
         """Sentences about optimizers whose class is not the one in the checkpoint."""
@@ -132,6 +137,9 @@ class StatefulObjects:
         """The packed values that this rank takes; None if there are none of its class."""
         if one.key in self.other_objects(found):
             return None
+        if one.key in found.objects.get("empty objects", ()):
+            self.notes[one.key] = (f"{one.key}: its state_dict() was empty when it was saved, so that "
+                                   "what it held is lost")
         if is_internal(one.key):
             return self._internal_tree(one, found)
         if not self.is_rank_own(one):
