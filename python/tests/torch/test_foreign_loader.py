@@ -284,3 +284,20 @@ def test_nothing_is_saved_before_the_first_update(tmp_path):
             checkpointer.step(step)
     assert sorted(folder.name for folder in (tmp_path / "run").glob("step-*")) == [
         "step-00000001", "step-00000003"]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_workers_that_seed_themselves_anew_are_in_the_report(tmp_path, workers):
+    for _ in range(2):
+        data, model = Drawing(), nn.Linear(2, 1)
+        data.num_workers = workers
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with holdfast.Checkpointer(tmp_path / "run", model=model, optimizer=optimizer, data=data,
+                                   every="1 steps") as ck:
+            start = ck.resume()
+            for step, batch in zip(range(start, start + 2), data):
+                model(batch).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                ck.step(step)
+    assert [line.partition(":")[0] for line in ck.report.inexact] == ["data"] * (workers > 0)

@@ -26,6 +26,7 @@ from torch.utils.data import DataLoader
 
 from holdfast.torch.data.accelerate_loader import AccelerateLoader, is_accelerated
 from holdfast.torch.values import generators
+from holdfast.torch.values.stored_attributes import stored
 
 _LOOKED_AT = 16  # so many batches are watched, until one is seen to draw
 
@@ -58,7 +59,16 @@ class ForeignLoader:
         if hasattr(kind, "__iter__") and not self._watch():
             return [f"generators: restored before a {kind.__name__} is iterated, which may draw "
                     "from them to begin anew"]
-        return [] if self._order is None else self._order.inexact(draws)
+        return self._draws_of_workers() if self._order is None else self._order.inexact(draws)
+
+    def _draws_of_workers(self) -> list[str]:
+        """A sentence if the loader has workers, whose generators it seeds anew when it resumes."""
+        workers = dict(stored(self._data)).get("num_workers")
+        if type(workers) is not int or workers <= 0:
+            return []
+        return [f"data: the {workers} workers of a {type(self._data).__name__} seed their generators "
+                "anew: if the dataset draws, it draws other numbers than before; expected "
+                "num_workers=0, or holdfast.data.loader, which seeds them for every sample"]
 
     def stop_restoring(self) -> None:
         """Called at a save: by then training reads the loader, so nothing is restored any more."""
