@@ -124,7 +124,7 @@ def test_another_number_of_ranks_gets_them_in_turn_and_is_told(tmp_path, world):
             run_ranks(world, train, str(tmp_path), 8, 9, 2)):
         wanted = first[rank % 2][0][7]
         assert all((resumed[name] == wanted[name]).all() for name in wanted)
-        assert any("each of 2 ranks had its own" in line for line in inexact)
+        assert any("each of 2 ranks saved its own" in line for line in inexact)
 
 
 def test_tensors_that_differ_from_the_beginning_are_each_ranks_own_too(tmp_path):

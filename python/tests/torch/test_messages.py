@@ -5,6 +5,8 @@ import io
 import json
 import logging
 import os
+import subprocess
+from pathlib import Path
 
 import pytest
 import torch
@@ -174,3 +176,23 @@ def test_an_optimizer_that_was_forgotten_is_asked_for(tmp_path, caplog):
     ck.step(0)
     ck.close()
     assert "expected Checkpointer(..., optimizer=optimizer)" in caplog.text
+
+
+def test_show_names_what_is_saved_beside_tensors(tmp_path):
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer)
+    with holdfast.Checkpointer(tmp_path / "run", model=model, optimizer=optimizer,
+                               scheduler=scheduler,
+                               objects={"draws": torch.Generator()}) as ck:
+        ck.values["best"] = 0.5
+        ck.save(7)
+    program = Path(holdfast._native.__file__).parents[2] / "bin" / "holdfast"
+    words = [str(program), "show", str(tmp_path / "run")]
+    shown = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    summary = shown.partition("beside tensors (--objects prints all of it):\n")[2]
+    rows = dict(line.split(maxsplit=1) for line in summary.splitlines())
+    assert rows == {"optimizers": "optimizer (torch.optim.sgd.SGD)", "objects": "scheduler",
+                    "values": "best=0.5", "generators": "python, numpy, torch, draws"}
+    both = subprocess.run([*words, "--objects"], capture_output=True, text=True, check=True).stdout
+    assert '"$bytes"' in both and '"$bytes"' not in shown
