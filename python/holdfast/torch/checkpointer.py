@@ -155,7 +155,7 @@ class Checkpointer:
         self._never_saves, self._resuming = every == "never", resuming
         self._buckets = BucketOrders(model)
         self._boundaries = UpdateBoundaries(self._state.optimizers, self._state.models)
-        self._changes = ModelChanges(self._state, self._boundaries)
+        self._changes = ModelChanges(self._state, self._boundaries, named)
         self._due = DueSave()
         self.step_calls, self.pieces = StepCalls(), self._state.pieces  # for holdfast.inject
         self._steps = StepNumbers(schedule.total_steps)
@@ -264,6 +264,7 @@ class Checkpointer:
         finally:
             self.report = resume.report
         self._run_is_checked = True  # not after an error: the steps of the run stay protected
+        self._changes.restart()
         self._messages.tell(start.sentence)
         if restored is None:
             return 0, False
@@ -309,6 +310,7 @@ class Checkpointer:
         job = self._saves.live_job()
         self._durable.look()
         self._boundaries.next_call()
+        self._changes.next_call(self._messages.warn_once)
         if not self._is_attached and not self._is_mid_update():
             self.check_new()
             self._is_attached = True
@@ -370,6 +372,7 @@ class Checkpointer:
         self._durable.look()
         handle = self._saves.begin(step, loss, why, automatic=automatic, with_gradients=with_gradients)
         self._durable.begun(step, handle)
+        self._changes.look_for_unknown(self._messages.warn_once)
         self._steps.saved(step)
         self._messages.detail(f"saving after step {step}: {why}")
         if self._boundaries.updates_unseen:
@@ -397,6 +400,7 @@ class Checkpointer:
 
     def _before_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
         """Settles the newest save: the update changes its tensors."""
+        self._changes.before_update(optimizer)
         changed = self._watch.before_update(optimizer, args, kwargs)
         args, kwargs = changed or (args, kwargs)
         if self._recovery.is_active:

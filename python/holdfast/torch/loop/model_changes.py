@@ -1,31 +1,76 @@
 """Knows whether the model is still what it was after a step, and which optimizers have changed it."""
 
 import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
 from holdfast.torch.loop.end_of_training import CHANGED, LastStep
+from holdfast.torch.loop.step_place import StepPlace
+from holdfast.torch.loop.unknown_state import UnknownState
 from holdfast.torch.loop.update_boundaries import UpdateBoundaries
+from holdfast.torch.state.inner_optimizers import with_inner
 from holdfast.torch.state.training_state import TrainingState
 
 
 class ModelChanges:
     """The changes since the last step."""
 
-    def __init__(self, state: TrainingState, boundaries: UpdateBoundaries) -> None:
+    def __init__(self, state: TrainingState, boundaries: UpdateBoundaries,
+                 objects: Mapping[str, Any]) -> None:
+        """`objects` are those that the Checkpointer was given beside the model and `optimizer`."""
         self._state, self._boundaries = state, boundaries
+        optimizers = [inner for one in state.optimizers for inner in with_inner(one)]
+        self._unknown = UnknownState([*state.optimizers, *objects.values()], optimizers,
+                                     boundaries.knows, state.model_tensors)
+        self._place = StepPlace(state.optimizers, state.models, objects)
+        self._depth = 0  # steps of optimizers that were given and have begun
         self._last_step = LastStep(state.model_tensors)
         forget = weakref.WeakMethod(self._last_step.forget)  # it refers to the state, which is freed
         state.on_forget.append(lambda: (call := forget()) and call())
         self.by_unknown = False  # an optimizer that was not given has updated the model
 
+    @property
+    def unknown(self) -> dict[str, str]:
+        """Sentences about optimizers, schedulers and scalers that take part and were not given."""
+        return self._unknown.found
+
+    def before_update(self, optimizer: torch.optim.Optimizer) -> None:
+        """Called before every update of an optimizer of this process."""
+        if self._boundaries.knows(optimizer):
+            self._depth += 1
+            self._unknown.before_update()
+            self._place.before_update()
+
     def after_update(self, optimizer: torch.optim.Optimizer) -> None:
         """Called after every update of an optimizer of this process."""
         self._last_step.note_update()
         if self._boundaries.note_update(optimizer):
+            self._depth -= 1
             self.by_unknown = False  # it was an optimizer inside this one
-        elif not (self.by_unknown or self._boundaries.has_stepped):
+            return
+        if self._depth <= 0:
+            self._unknown.note_update(optimizer)
+        if not (self.by_unknown or self._boundaries.has_stepped):
             self.by_unknown = self._state.owns(optimizer)
+
+    def restart(self) -> None:
+        """Called when a resume has changed everything."""
+        self._place.restart()
+
+    def next_call(self, warn: Callable[[str], None]) -> None:
+        """Called in each step(). Warns if that call stands in the wrong line of the loop."""
+        self._depth = 0  # an exception may have ended an update
+        self._unknown.next_call()
+        loader = self._state.loader
+        if text := self._place.next_call(None if loader is None else loader.epoch):
+            warn(text)
+
+    def look_for_unknown(self, warn: Callable[[str], None]) -> None:
+        """Warns of what takes part and was not given. Called at a save."""
+        for text in self._unknown.look():
+            warn(text)
 
     def note(self, step: int) -> None:
         """Notes that the model is now what it is after that step."""
