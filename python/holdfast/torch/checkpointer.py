@@ -156,9 +156,8 @@ class Checkpointer:
         self._buckets = BucketOrders(model)
         self._boundaries = UpdateBoundaries(self._state.optimizers, self._state.models)
         self._changes = ModelChanges(self._state, self._boundaries, named)
-        self._due = DueSave()
+        self._due, self._steps = DueSave(), StepNumbers(schedule.total_steps)
         self.step_calls, self.pieces = StepCalls(), self._state.pieces  # for holdfast.inject
-        self._steps = StepNumbers(schedule.total_steps)
         self._group = layout.group
         self._run_is_checked = False  # resume() has returned, or the run has no steps
         self._is_attached = False  # all that will be saved is known to the engine
@@ -169,7 +168,7 @@ class Checkpointer:
             self._run, transport, every=every if isinstance(every, str) else "never", keep=keep,
             tiers=tiers, writing=writing, failures=failures, schedule=schedule, resuming=resuming,
             recover=self._recovery.is_active, handover=folder)
-        self._saves = Saves(job, self._state, self._buckets)
+        self._saves = Saves(job, self._state, self._buckets, keep)
         self._watch = watch_for(watch, self._state, self._saves, self._messages)
         self._closing = Closing(self._saves, transport, failures, self._release, self._state.rank)
         self._stopping = Stopping(self._saves, self._closing, folder, self._before_save, self._save)
@@ -288,7 +287,7 @@ class Checkpointer:
         """
         return self._recovery.run(function, args, kwargs)
 
-    def step(self, step: int, loss: Any = None) -> None:
+    def step(self, step: int, loss: Any = None, *, metrics: Mapping[str, Any] | None = None) -> None:
         """Call it when `step` is done. It saves if it is time, in the background.
 
         In the middle of gradient accumulation, where gradients wait for an update, it saves
@@ -298,10 +297,12 @@ class Checkpointer:
         the save of the last step.
 
         The loss is saved as the metric "loss", for Keep(best=). Reading a loss from the GPU would
-        block training, so the saved metric may lag the step by up to about 20 steps.
+        block training, so the saved metric may lag the step by up to about 20 steps. `metrics`,
+        such as {"val_acc": 0.8}, go with the next save, of this step or later; rank 0's count.
         """
         step = self._steps.check_next(step, self._boundaries.has_stepped)
         self._rehearsal.made(self, step, loss)
+        self._saves.metrics.tell(metrics)
         if not self._recovery.after_step(self._step, step, loss):
             self._changes.note_whole(step)
         self.step_calls.run(step)
@@ -345,12 +346,13 @@ class Checkpointer:
         mid_update = self._boundaries.is_mid_update()
         return self._saves.live_job().any(mid_update) if self._asks_all_ranks else mid_update
 
-    def save(self, step: int, loss: Any = None) -> Save:
+    def save(self, step: int, loss: Any = None, *, metrics: Mapping[str, Any] | None = None) -> Save:
         """Saves now, whatever is due. Call it on all ranks together, between two updates.
 
-        The loss is saved as the metric "loss" of that very step. If it is on a GPU, save() waits
-        for it. Without a loss, a step that has just been saved is not saved again.
+        The loss (the metric "loss") and `metrics` ({"val_acc": 0.8}) are of that very step. If they
+        are on a GPU, save() waits. Without them, a step just saved is not saved again.
         """
+        self._saves.metrics.tell(metrics, wait=True)
         self._recovery.save(functools.partial(self._save_asked, whole_number(step),
                                               wait_for_value(loss)))
         self._rehearsal.saved(self, step, loss)
@@ -363,7 +365,8 @@ class Checkpointer:
 
     def _is_saved(self, step: int) -> bool:
         """True if on all ranks the newest save is of that step, and the model has not changed."""
-        is_saved = self._saves.is_newest_good() and not self._changes.changed_since(step)
+        is_saved = self._saves.is_newest_good() and not (
+            self._saves.metrics.has_news or self._changes.changed_since(step))
         return not self._saves.live_job().any(not is_saved)
 
     def _save(self, step: int, loss: Any, why: str, *, automatic: bool = False,

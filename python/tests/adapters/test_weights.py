@@ -157,6 +157,47 @@ def test_an_adapter_is_exported_as_peft_saves_it(tmp_path, kind):
     assert torch.equal(again.eval()(ids).logits, model.eval()(ids).logits)
 
 
+def two_adapters(active="second"):
+    model = peft.get_peft_model(build("gpt2"), ADAPTERS["lora"])
+    model.add_adapter("second", ADAPTERS["lora"])
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_" in name:
+                parameter.copy_(torch.randn_like(parameter))
+    if isinstance(active, str):
+        model.set_adapter(active)
+    else:
+        model.base_model.set_adapter(active)
+    return model
+
+
+def exported(tmp_path, model, **options):
+    save(tmp_path / "run", model)
+    ADAPTERS["lora"].save_pretrained(tmp_path)
+    holdfast.export(tmp_path / "run", tmp_path / "ours", format="peft", config=tmp_path, **options)
+    return load_file(tmp_path / "ours" / "adapter_model.safetensors")
+
+
+@pytest.mark.parametrize("active, wanted", [("second", ""), ("default", ""), ("second", "default")])
+def test_of_two_adapters_the_active_one_or_the_named_one_is_exported(tmp_path, active, wanted):
+    model = two_adapters(active)
+    ours = exported(tmp_path, model, adapter=wanted)
+    model.save_pretrained(tmp_path / "theirs", selected_adapters=[wanted or active])
+    folder = tmp_path / "theirs"
+    path = folder / (wanted or active) if (wanted or active) != "default" else folder
+    theirs = load_file(path / "adapter_model.safetensors")
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], tensor) for name, tensor in theirs.items())
+
+
+def test_several_adapters_of_which_none_alone_is_active_are_refused_by_name(tmp_path):
+    with pytest.raises(ValueError, match="several adapters: default, second; expected --adapter"):
+        exported(tmp_path, two_adapters(["default", "second"]))
+    with pytest.raises(holdfast.NotFoundError, match="expected one of: default, second"):
+        holdfast.export(tmp_path / "run", tmp_path / "ours", format="peft", config=tmp_path,
+                        adapter="third")
+
+
 def test_a_peft_checkpoint_without_its_base(tmp_path):
     def frozen(name, tensor):
         return not tensor.requires_grad

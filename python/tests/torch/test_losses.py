@@ -30,7 +30,7 @@ def gpu(monkeypatch):
 
     monkeypatch.setattr(losses, "value_without_waiting",
                         lambda loss: None if on_gpu(loss) else loss)
-    monkeypatch.setattr(losses, "_is_on_gpu", on_gpu)
+    monkeypatch.setattr(losses, "is_on_gpu", on_gpu)
     monkeypatch.setattr("holdfast.torch.checkpointer.Losses", Late)
 
 

@@ -29,11 +29,21 @@ def _number(loss: Any) -> float:
 
 def wait_for_value(loss: Any) -> Any:
     """The loss as a number. Waits for the GPU if the loss is there."""
-    return loss.item() if _is_on_gpu(loss) else loss
+    return loss.item() if is_on_gpu(loss) else loss
 
 
-def _is_on_gpu(loss: Any) -> bool:
-    return isinstance(loss, torch.Tensor) and loss.device.type == "cuda" and loss.numel() == 1
+def is_on_gpu(value: Any) -> bool:
+    """True for one number that cannot be read without waiting for a GPU."""
+    return isinstance(value, torch.Tensor) and value.device.type == "cuda" and value.numel() == 1
+
+
+def copy_from_gpu(value: torch.Tensor) -> tuple[torch.Tensor, torch.cuda.Event]:
+    """A copy in main memory of one number on a GPU, and the event after which it is there."""
+    copy = torch.empty((), dtype=torch.float32, pin_memory=True)
+    copy.copy_(value.detach().reshape(()), non_blocking=True)
+    event = torch.cuda.Event()
+    event.record()
+    return copy, event
 
 
 class Losses:
@@ -58,7 +68,7 @@ class Losses:
         """Records a loss. Returns a step and its loss, if one has become known."""
         now = value_without_waiting(loss)
         known = (step, now) if now is not None else None
-        if known is None and _is_on_gpu(loss):
+        if known is None and is_on_gpu(loss):
             known = self._from_gpu(step, loss)
         if known is not None:
             self._newest = known[1]
@@ -67,7 +77,7 @@ class Losses:
     def newest(self, loss: Any) -> float | None:
         """The given loss as a number; if it is on a GPU, the newest loss that is known."""
         now = value_without_waiting(loss)
-        if now is not None or not _is_on_gpu(loss):
+        if now is not None or not is_on_gpu(loss):
             return now
         self._next = 0  # reads the next loss soon: saves that are frequent need recent losses
         return self._newest
@@ -80,9 +90,5 @@ class Losses:
             self._coming = None
         if self._coming is None and step >= self._next:
             self._next = step + _EVERY
-            copy = torch.empty((), dtype=torch.float32, pin_memory=True)
-            copy.copy_(loss.detach().reshape(()), non_blocking=True)
-            event = torch.cuda.Event()
-            event.record()
-            self._coming = (step, copy, event)
+            self._coming = (step, *copy_from_gpu(loss))
         return known

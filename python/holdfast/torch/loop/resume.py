@@ -51,7 +51,7 @@ class Resume:
             start.begin(strict=self._strict)
             saves.attach()
             return None
-        saves.resumed()
+        saves.resumed(restored.objects)
         start.resumed(restored.step, restored.objects)
         return restored
 

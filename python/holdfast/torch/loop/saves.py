@@ -11,7 +11,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -19,7 +19,9 @@ import torch
 from holdfast import _native
 from holdfast.checkpoint import log_messages
 from holdfast.errors import Interrupted, UnavailableError
+from holdfast.torch.loop import metrics
 from holdfast.torch.loop.cuda_stream import current_stream
+from holdfast.torch.loop.metrics import Metrics
 from holdfast.torch.loop.optimizer_hooks import replace_closure
 from holdfast.torch.loop.unchanged_model import UnchangedModel
 from holdfast.torch.state.capture import Captured
@@ -36,7 +38,10 @@ _DROP = 10.0  # seconds for saves to end that are given up
 class Saves:
     """The saves of one Checkpointer. The lock is for the thread that settles in the background."""
 
-    def __init__(self, job: _native.Job, state: TrainingState, buckets: BucketOrders) -> None:
+    def __init__(self, job: _native.Job, state: TrainingState, buckets: BucketOrders,
+                 keep: Any = None) -> None:
+        """`keep` is that of the Checkpointer."""
+        self.metrics = Metrics(keep)
         self.job: _native.Job | None = job  # None once the Checkpointer is closed
         self.is_attached = False  # whether the engine knows the tensors
         self.handle: _native.SaveHandle | None = None  # the newest save
@@ -74,6 +79,7 @@ class Saves:
         """Gives up the saves that are not durable yet: a rank that they need was lost."""
         with self._lock:
             self.live_job().drop_saves(_DROP)
+            self.metrics.rejoin()
             self.is_attached = self.is_unsettled = False
             self.handle = self._captured = None
 
@@ -88,8 +94,9 @@ class Saves:
         self._objects_of(captured)
         return captured
 
-    def resumed(self) -> None:
-        """Notes that a checkpoint was restored: its tensors are known to the engine."""
+    def resumed(self, objects: Mapping[str, Any]) -> None:
+        """Notes that a checkpoint with these objects was restored: the engine knows its tensors."""
+        self.metrics.resumed(objects)
         self.is_attached = True
         self.handle = None  # the old one is for a step that may be newer than the resumed one
 
@@ -141,8 +148,8 @@ class Saves:
                 self.attach()
             captured = self._state.capture(with_gradients=with_gradients)
             return str(job.hand_over(
-                step, captured.pieces, {} if loss is None else {"loss": loss},
-                self._state.parallel, lambda: self._objects_of(captured), current_stream(),
+                step, captured.pieces, self._metrics_of(job, loss), self._state.parallel,
+                lambda: self._objects_of(captured), current_stream(),
                 self._capture_again(captured, with_gradients)))
 
     def settle(self, timeout: float | None = None) -> None:
@@ -247,6 +254,7 @@ class Saves:
         log_messages(job)
         if not self.is_attached:
             self.attach()
+        told = self._metrics_of(job, loss)
         captured = self._state.capture(with_gradients=with_gradients)
         self._stream = current_stream()
 
@@ -257,17 +265,21 @@ class Saves:
                 captured.watch()
             return self._objects_of(captured)
 
-        handle = job.save(step, captured.pieces, captured.owners,
-                          {} if loss is None else {"loss": loss}, self._state.parallel,
+        handle = job.save(step, captured.pieces, captured.owners, told, self._state.parallel,
                           make_objects, self._stream,
                           self._capture_again(captured, with_gradients), why, automatic)
         if self._settles_at_once and job.may_tear():
             self._settle(self._stream, None)
         return handle
 
+    def _metrics_of(self, job: _native.Job, loss: float | None) -> dict[str, float]:
+        lost = self.handle is not None and not self.is_newest_good()
+        return self.metrics.take(job, loss, again=lost)
+
     def _objects_of(self, captured: Captured) -> tuple[dict[str, Any], dict[str, Any]]:
         self._state.add_plain_values(captured)
         captured.objects["buckets"] = self._buckets.state()
+        captured.objects[metrics.KEY] = self.metrics.state()
         if self.record is not None:
             put_back_position(self.record, captured.objects, captured.rank_objects)
         return captured.objects, captured.rank_objects

@@ -16,7 +16,8 @@ from holdfast import _native
 from holdfast.options import Layout
 from holdfast.torch.data.base_loader import Loader
 from holdfast.torch.data.plain_loader import adopt_plain
-from holdfast.torch.state import ddp_comm_hooks, gradients
+from holdfast.torch.state import active_adapters, ddp_comm_hooks, gradients
+from holdfast.torch.state.active_adapters import ActiveAdapters
 from holdfast.torch.state.capture import Captured, TensorCapture
 from holdfast.torch.state.diverged_replicas import DivergedReplicas, Divergence
 from holdfast.torch.state.empty_buffers import saved_empty
@@ -72,6 +73,7 @@ class TrainingState:
         self.rank = self._rank = dist.get_rank(layout.group) if several else 0
         self.world = self._world = dist.get_world_size(layout.group) if several else 1
         self.models = [one for _, one in by_key(model)]
+        self._adapters = ActiveAdapters(self.models)
         keyed = [] if optimizer is None else by_key(optimizer)
         self.optimizers = [one for _, one in keyed]
         self._tensors = TensorState(model, optimizer, names=layout.names, rules=layout.rules,
@@ -155,6 +157,8 @@ class TrainingState:
         captured.objects["format"] = FORMAT
         captured.objects[BRANCH] = self.branch
         captured.objects["parted"] = self._capture.diverged.state()
+        if adapters := self._adapters.names():
+            captured.objects[active_adapters.KEY] = adapters
         captured.objects.update(self._objects.kinds())
         captured.rank_objects["optimizer"] = self._tensors.objects(looked=True)
         captured.rank_objects.update(self._tensors.peculiarities())
