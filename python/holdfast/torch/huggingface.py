@@ -28,6 +28,7 @@ from holdfast.errors import NotFoundError
 from holdfast.options import Layout, Resuming
 from holdfast.torch.adapters.read_ahead import ReadAhead, inexact_reads
 from holdfast.torch.checkpointer import Checkpointer
+from holdfast.torch.loop.metrics import metric_of
 from holdfast.torch.loop.rehearsal import places
 from holdfast.torch.recover.restarted_steps import without_run
 from holdfast.torch.values import generators
@@ -46,7 +47,8 @@ class HoldfastTrainer:
     """A base class to be named before transformers.Trainer.
 
     `holdfast` are options for holdfast.Checkpointer. `every` is one more reason to save, beside
-    those of the Trainer; `keep` is args.save_total_limit unless given, but at least 2.
+    those of the Trainer; `keep` is args.save_total_limit unless given, but at least 2. The metric
+    of Keep(best=, metric="eval_loss") is one of those that an evaluation returns.
 
     train(resume_from_checkpoint=...): True resumes from the newest whole step, "auto" does so if
     there is one, and a path is one of the Trainer's own checkpoints. Upon SIGTERM and SIGUSR1 the
@@ -68,6 +70,8 @@ class HoldfastTrainer:
         self._found: int | None = None  # the step to resume from
         self._saved: int | None = None
         self._reads = ReadAhead()
+        self._metric = metric_of(self._options.get("keep"))
+        self._measured: dict[str, Any] | None = None  # what the next step reports
         self._ended: int | None = None  # the newest step that is done
         self._wants_save = False  # a save waits for the end of the epoch
         self._may_have_steps = False
@@ -161,6 +165,8 @@ class HoldfastTrainer:
         self._checkpointer._run_is_checked = self._may_have_steps
         self._checkpointer.check_new('resume_from_checkpoint="auto", or another output_dir')
         self._may_have_steps = True  # a second attempt finds those of the first
+        if self._metric and ours.args.eval_strategy != "no":
+            self._measured = {self._metric: None}  # an evaluation will tell it
         return self._checkpointer
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
@@ -230,10 +236,20 @@ class HoldfastTrainer:
         wanted, self._wants_save = self._wants_save, False
         if self._checkpointer is None:
             return
+        news, self._measured = self._measured, None
         if wanted and self._saved != step:
             self._saved = step
-            self._checkpointer.save(step)
-        self._checkpointer.step(step)
+            self._checkpointer.save(step, metrics=news)
+            news = None
+        self._checkpointer.step(step, metrics=news)
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        """Evaluates, and keeps the metric by which `keep` keeps the best steps."""
+        found = super().evaluate(*args, **kwargs)  # type: ignore[misc]
+        for name in (self._metric, f"eval_{self._metric}"):
+            if self._metric and name in found:
+                self._measured = {self._metric: found[name]}
+        return found
 
     def _close(self, error: BaseException | None = None) -> None:
         open_one, self._checkpointer = self._checkpointer, None

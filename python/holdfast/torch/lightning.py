@@ -32,6 +32,7 @@ from holdfast.torch.checkpointer import Checkpointer
 from holdfast.torch.files import replace_folder
 from holdfast.torch.files.single_file import load
 from holdfast.torch.adapters.lightning_loops import BatchBoundaries, begin_epoch
+from holdfast.torch.loop.metrics import metric_of
 from holdfast.torch.recover.restarted_steps import without_run
 from holdfast.torch.adapters.lightning_state import LightningState
 from holdfast.torch.values import generators
@@ -51,7 +52,8 @@ class HoldfastCallback(pl.Callback):
     precision plug-in's scaler, what self.log() has summed up so far, and loaders with a state_dict
     (holdfast.data.loader, holdfast.data.resumable, StatefulDataLoader) are saved, too. With any
     other loader, Lightning begins the epoch again and says so. A module's on_save_checkpoint gets
-    an empty dict, and what it puts there is saved. Upon SIGTERM and SIGUSR1 the callback saves,
+    an empty dict, and what it puts there is saved. A metric that keep=Keep(best=, metric=) names is
+    taken from what self.log() logs. Upon SIGTERM and SIGUSR1 the callback saves,
     and the process exits with 143.
 
     With resume=False, or a `ckpt_path` for fit(), the run is not resumed. Under `holdfast launch`, all
@@ -69,6 +71,9 @@ class HoldfastCallback(pl.Callback):
         self._boundaries: BatchBoundaries | None = None
         self._state: LightningState | None = None
         self._loss: Any = None  # of the newest batch
+        self._metric = metric_of(options.get("keep"))
+        self._measured: Any = None  # the newest value of that metric that was reported
+        self._validated = False
 
     @property
     def checkpointer(self) -> Checkpointer:
@@ -107,6 +112,7 @@ class HoldfastCallback(pl.Callback):
             if state.is_between_epochs:
                 begin_epoch(trainer.fit_loop)
             generators.restore(saved)  # after all that draws
+            self._measured = _logged(trainer, self._metric)
         self._boundaries = BatchBoundaries(trainer, self._after_batch)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any,
@@ -120,9 +126,28 @@ class HoldfastCallback(pl.Callback):
         """Saves if it is time, but not in the middle of gradient accumulation."""
         if self._checkpointer is None:
             return
-        self._checkpointer.step(trainer.global_step, loss=self._loss)
+        self._checkpointer.step(trainer.global_step, loss=self._loss,
+                                metrics=self._news(trainer))
         if epoch_is_over:  # what comes next may replace the weights by their average
             self._checkpointer._saves.settle()
+
+    def _news(self, trainer: Any) -> dict[str, Any] | None:
+        """A new value of the metric by which `keep` keeps the best steps; None without one."""
+        if not self._metric:
+            return None
+        value = _logged(trainer, self._metric)
+        if value is None:
+            may_come = trainer.current_epoch == 0 or (
+                trainer.enable_validation and not self._validated)
+            return {self._metric: None} if may_come else None
+        if value is self._measured:
+            return None
+        self._measured = value
+        return {self._metric: value}
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        """Notes that the metrics of a validation exist."""
+        self._validated = self._validated or not trainer.sanity_checking
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Waits for the saves under way; the exception stays as it is."""
@@ -153,6 +178,11 @@ class HoldfastCallback(pl.Callback):
         open_one, self._checkpointer = self._checkpointer, None
         if open_one is not None:
             open_one.leave(error)
+
+
+def _logged(trainer: Any, metric: str) -> Any:
+    """The newest value that self.log() got under this name; None if there is none."""
+    return trainer._logger_connector._callback_metrics.get(metric)
 
 
 class HoldfastIO(CheckpointIO):

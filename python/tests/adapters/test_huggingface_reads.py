@@ -209,3 +209,15 @@ def test_a_damaged_newest_step_is_passed_over(tmp_path, stop, caplog):
     again = check(tmp_path, [("step", stop)], before_resume=flip_a_bit)
     assert again.events[0][0][1] < stop
     assert [line for line in caplog.messages if "is passed over" in line]
+
+
+def test_the_best_steps_by_a_metric_of_an_evaluation_are_kept(tmp_path):
+    keep = holdfast.Keep(1, best=1, metric="eval_loss")
+    trainer = trainer_in(tmp_path / "run", ours={"keep": keep}, collate=plain)
+    trainer.train()
+    losses = {step: float.fromhex(value) for (what, step), value in trainer.events
+              if what == "evaluated"}
+    best = min(losses, key=losses.get)
+    kept = [int(path.name[5:13]) for path in (tmp_path / "run").glob("step-????????")]
+    assert best in kept and 3 * STEPS in kept and len(kept) <= 3
+    assert holdfast.restore(tmp_path / "run", {}, best).metrics == {"eval_loss": losses[best]}

@@ -207,3 +207,21 @@ def test_a_training_that_stopped_early_is_not_resumed_past_its_end(tmp_path):
     again = []
     life(tmp_path / "run", again, more=more(), seed=1)
     assert ended and not again
+
+
+def test_the_best_steps_by_a_metric_of_a_validation_are_kept(tmp_path):
+    class Scored(Model):
+        def on_validation_epoch_end(self):
+            self.log("score", [0.2, 0.9, 0.5][self.current_epoch])
+
+    pl.seed_everything(0)
+    callback = HoldfastCallback(tmp_path / "run", every="1 steps",
+                                keep=holdfast.Keep(1, best=1, metric="score", order="max"),
+                                writing=holdfast.Writing(space_reserve=0))
+    trainer = pl.Trainer(max_epochs=3, accelerator="cpu", logger=False, enable_progress_bar=False,
+                         enable_model_summary=False, enable_checkpointing=False,
+                         default_root_dir=tmp_path, callbacks=[callback])
+    trainer.fit(Scored([]), *loaders("holdfast"))
+    kept = {int(path.name[5:13]): holdfast.restore(tmp_path / "run", {}, int(path.name[5:13])).metrics
+            for path in (tmp_path / "run").glob("step-????????")}
+    assert kept[12]["score"] == pytest.approx(0.9) and max(kept) == 18

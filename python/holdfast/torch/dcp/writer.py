@@ -53,6 +53,9 @@ class Writer(StorageWriter):
         super().__init__()
         check_groups(writing=writing)
         check_unused("dcp.Writer", writing, "backpressure", "in_flight", "guard")
+        if isinstance(keep, _native.Keep) and keep.best > 0:
+            raise ValueError(f'keep: the best steps by "{keep.metric}", and dcp.save reports no '
+                             "metric; expected a rule without best=")
         self._timeout = timeout
         self._transport = connect(group)
         self._asked: int | None = None  # the step that reset() was given, for the next save

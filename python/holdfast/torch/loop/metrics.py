@@ -12,6 +12,12 @@ _PATIENCE = 3  # the save at which Keep's metric must have been reported
 KEY = "reported metrics"
 
 
+def metric_of(keep: Any) -> str:
+    """The metric by which `keep=` keeps the best steps; "" if there is none, or it is the loss."""
+    by_metric = isinstance(keep, _native.Keep) and keep.best > 0 and keep.metric != "loss"
+    return keep.metric if by_metric else ""
+
+
 class Metrics:
     """The metrics that were reported and that no save has yet.
 
@@ -21,8 +27,7 @@ class Metrics:
 
     def __init__(self, keep: Any) -> None:
         """`keep` is that of the Checkpointer; if it keeps the best steps, it names a metric."""
-        by_metric = isinstance(keep, _native.Keep) and keep.best > 0
-        self._wanted = keep.metric if by_metric and keep.metric != "loss" else ""
+        self._wanted = metric_of(keep)
         self._known: dict[str, float] = {}
         self._coming: dict[str, tuple[torch.Tensor, Any]] = {}  # on their way from a GPU
         self._reported: set[str] = set()
