@@ -111,6 +111,8 @@ class HoldfastCallback(pl.Callback):
             state.make_workers()
             if state.is_between_epochs:
                 begin_epoch(trainer.fit_loop)
+            else:
+                state.hand_out_read_ahead()
             generators.restore(saved)  # after all that draws
             self._measured = _logged(trainer, self._metric)
         self._boundaries = BatchBoundaries(trainer, self._after_batch)

@@ -115,6 +115,8 @@ def loaders(kind):
                                                    persistent_workers=True))
     else:
         train = holdfast.data.loader(data(), 2, seed=3, epochs="each")
+    if kind == "endless":
+        train = holdfast.data.loader(data(), 2, seed=3)
     lasting = {"num_workers": 1, "persistent_workers": True} if kind == "workers" else {}
     return train, [DataLoader(data(2), 2, shuffle=True, **lasting), DataLoader(data(1), 2)]
 
@@ -196,6 +198,11 @@ def test_it_holds_with_options_of_the_trainer(tmp_path, name):
 
 def test_a_plain_loader_is_exact_between_epochs(tmp_path):
     check(tmp_path, [("batch", 1, 0), ("batch", 2, 0)], kind="plain")
+
+
+def test_a_batch_that_lightning_has_read_ahead_is_not_lost(tmp_path):
+    check(tmp_path, [("batch", 0, 3), ("batch", 0, 4), ("batch", 0, 9)], kind="endless",
+          max_epochs=-1, max_steps=12, limit_val_batches=0)
 
 
 def test_a_training_that_stopped_early_is_not_resumed_past_its_end(tmp_path):

@@ -294,3 +294,37 @@ def test_the_program_prints_json_and_a_damaged_step_is_passed_over(tmp_path):
     told = json.loads(done.stdout)
     assert told["tensors"] == 2 and told["from"].endswith("step-00000000") and told["skipped"]
     assert torch.equal(torch.load(tmp_path / "m.pt")["weight"], saved)
+
+
+class Adapted(nn.Module):
+    """Has the names of a model with adapters of PEFT; one module is called as an adapter is."""
+
+    def __init__(self, names):
+        super().__init__()
+        self.second = nn.Linear(2, 2)
+        self.lora_A = nn.ModuleDict({name: nn.Linear(2, 2, bias=False) for name in names})
+
+
+def export_adapter(tmp_path, names, **options):
+    model = Adapted(names)
+    with holdfast.Checkpointer(tmp_path / "run", model=model, every="never", writing=WRITING) as ck:
+        ck.resume()
+        ck.save(0)
+    (tmp_path / "adapter_config.json").write_text("{}")
+    holdfast.export(tmp_path / "run", tmp_path / "ours", format="peft",
+                    config=tmp_path / "adapter_config.json", **options)
+    found = load_file(tmp_path / "ours" / "adapter_model.safetensors")
+    return {name: torch.equal(tensor, model.lora_A[options.get("adapter") or names[0]].weight)
+            for name, tensor in found.items()}
+
+
+def test_the_only_adapter_is_exported_whatever_its_name(tmp_path):
+    assert export_adapter(tmp_path, ["second"]) == {"lora_A.weight": True}
+
+
+def test_of_several_adapters_one_must_be_named_if_none_is_known_to_be_active(tmp_path):
+    with pytest.raises(ValueError, match="several adapters: default, second; expected --adapter"):
+        export_adapter(tmp_path, ["default", "second"])
+    (tmp_path / "named").mkdir()
+    named = export_adapter(tmp_path / "named", ["default", "second"], adapter="second")
+    assert named == {"lora_A.weight": True}

@@ -18,6 +18,7 @@ class LightningState:
         self._callbacks = [one for one in trainer.callbacks if one is not own]
         self.sums: dict[str, dict[str, Any]] = {}  # what add_sums() will add to
         self._workers: list[bool] = []
+        self._read_ahead: list[Any] = []
 
     @property
     def is_between_epochs(self) -> bool:
@@ -36,6 +37,7 @@ class LightningState:
                           if (state := _saved_by_hook(one, trainer)) is not None},
                 "datamodule": {} if data is None else data.state_dict(),
                 "stops": trainer.should_stop,
+                "read ahead": list(getattr(trainer.fit_loop._data_fetcher, "batches", ())),
                 "sums": _sums(trainer.fit_loop.epoch_loop._results),
                 "metrics": _metric_states(trainer.lightning_module),
                 "logged": _tensors(trainer._logger_connector._callback_metrics),
@@ -59,6 +61,7 @@ class LightningState:
             trainer.datamodule.load_state_dict(state["datamodule"])
         trainer.should_stop = state["stops"]
         self.sums, self._workers = state["sums"], state["workers"]
+        self._read_ahead = state["read ahead"]
         _load_metric_states(trainer.lightning_module, state["metrics"])
         trainer._logger_connector._callback_metrics.update(state["logged"])
 
@@ -84,6 +87,13 @@ class LightningState:
         for loader, had in zip(_validation_loaders(self._trainer), self._workers, strict=False):
             if had and not _has_workers(loader):
                 iter(loader)
+
+    def hand_out_read_ahead(self) -> None:
+        """Has the next batches be those that Lightning had read ahead, as it does without a length."""
+        if self._read_ahead:
+            device = self._trainer.strategy.root_device
+            self._trainer.fit_loop._data_fetcher.batches[:0] = [
+                _on_device(batch, device) for batch in self._read_ahead]
 
     def add_sums(self) -> None:
         """Adds what self.log() had summed up in the epoch, once a batch has made the sums anew.
@@ -157,6 +167,15 @@ def _load_metric_states(module: Any, saved: dict[str, Any]) -> None:
             metric._update_count, metric._computed = saved[name]["updates"], None
             for key, value in saved[name]["state"].items():
                 setattr(metric, key, _moved(value, metric.device))
+
+
+def _on_device(value: Any, device: torch.device) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.to(device)
+    if isinstance(value, list | tuple):
+        return type(value)(_on_device(one, device) for one in value)
+    return {key: _on_device(one, device) for key, one in value.items()} if (
+        isinstance(value, dict)) else value
 
 
 def _moved(value: Any, device: torch.device) -> Any:
