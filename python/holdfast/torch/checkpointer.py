@@ -68,9 +68,9 @@ class Checkpointer:
     optimizer   an optimizer, a list or a dict of them.
     scheduler, scaler, ema
                 objects with `state_dict` and `load_state_dict`, or lists or dicts of such.
-    data        one data loader: a plain torch DataLoader (it then has `epoch`, and resumes as
-                holdfast.data.resumable says), one of holdfast.data, or another that knows its
-                position.
+    data        a data loader, or a list or dict of several: plain torch DataLoaders (they then have
+                `epoch`, and resume as holdfast.data.resumable says), those of holdfast.data, or
+                others that know their position.
     objects     your own objects by name: {"tracker": tracker}. Each has `state_dict` and
                 `load_state_dict`, is a random generator, a dataclass, or a list or dict of these. The
                 generators of the process, and those in the model and the data, are saved anyway.
@@ -153,10 +153,9 @@ class Checkpointer:
         self._messages = Messages(self._state.rank, verbose)
         self._durable = DurableSteps(on_durable)
         self._never_saves, self._resuming = every == "never", resuming
-        self._buckets = BucketOrders(model)
+        self._buckets, self._due = BucketOrders(model), DueSave()
         self._boundaries = UpdateBoundaries(self._state.optimizers, self._state.models)
         self._changes = ModelChanges(self._state, self._boundaries, named)
-        self._due, self._steps = DueSave(), StepNumbers(schedule.total_steps)
         self.step_calls, self.pieces = StepCalls(), self._state.pieces  # for holdfast.inject
         self._group = layout.group
         self._run_is_checked = False  # resume() has returned, or the run has no steps
@@ -310,6 +309,7 @@ class Checkpointer:
     def _step(self, step: int, loss: Any) -> None:
         job = self._saves.live_job()
         self._durable.look()
+        self._state.data.note_step()
         self._boundaries.next_call()
         self._changes.next_call(self._messages.warn_once)
         if not self._is_attached and not self._is_mid_update():
@@ -359,6 +359,7 @@ class Checkpointer:
         return Save(self._saves, self._recovery.check_no_loss)
 
     def _save_asked(self, step: int, loss: Any) -> None:
+        self._state.data.note_save()
         if loss is not None or step != self._steps.saved_last or not self._is_saved(step):
             self._save(step, loss, "asked for")
             self._changes.note(step)
@@ -450,8 +451,8 @@ class Checkpointer:
                          self._watch.is_damaged)
         why = agree_on_end(why, self._saves.live_job(), self._recovery.check_not_broken)
         if why is None:
-            self._save(step, None, "the end of the training",
-                       with_gradients=self._is_mid_update())
+            self._state.data.note_end()
+            self._save(step, None, "the end of the training", with_gradients=self._is_mid_update())
         else:
             _log.warning("%s", self._steps.unsaved_warning(why))
 

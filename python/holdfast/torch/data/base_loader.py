@@ -6,6 +6,7 @@ handed out, and a checkpoint saves that count.
 
 import abc
 import collections
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -13,12 +14,13 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, Sampler
 
+from holdfast.torch.data.passes import Kept, Pass, PassIterator
 from holdfast.torch.data.read_batch import BatchReader, InitWorker, ReadTask, keep_batch
 from holdfast.torch.data.source import Source
 from holdfast.torch.data.worker_draws import WorkerDraws
 from holdfast.torch.values import generators
 
-_MOVED = object()  # in the place of an iteration: load_state_dict() has set another position
+_log = logging.getLogger("holdfast")
 
 Epochs = int | None | Literal["each"]
 
@@ -52,8 +54,9 @@ class Loader(abc.ABC):
     `for` begins with the batch that would have followed. With `"each"`, an epoch ends when its
     `for` ends. So if the current batch was the last one, the next `for` after `load_state_dict()`
     has no batches, and the training does what stands behind its loop (a scheduler's step, a
-    validation) for that epoch. There is one iteration at a time: a newer one ends the older, and
-    so does `load_state_dict()`, as it does not move an iteration that has begun. Not thread safe.
+    validation) for that epoch. A newer iteration ends the older, unless the newer one only
+    validates (passes.py) and the loader can keep two positions; `load_state_dict()` ends it, too,
+    as it does not move an iteration that has begun. Not thread safe.
 
     `after_iter`, if set, is called once by the next iteration, after all that its beginning draws
     from torch's generators is drawn, and before the first batch is read. A checkpoint restores
@@ -67,12 +70,18 @@ class Loader(abc.ABC):
     kind = "holdfast.data.Loader"
     after_iter: Callable[[], None] | None = None
     handed_out = 0  # batches, over all iterations
+    has_partners = False  # the training reads other loaders, too
     # Generators beside those of the process, which batches that are handed out again need as well.
     generators: Mapping[str, Any] = {}
-    _newest: object = None
+    _pass: Pass | None = None  # the newest that counts; None if load_state_dict() has ended it
     _kept: list[tuple[Any, Any]] | None = None  # batches handed out, and the generators then
     _on_batch: Callable[[Any], None] | None = None
-    _again: collections.deque[tuple[Any, Any]] | None = None  # to be handed out before others
+    _again: Kept | None = None  # to be handed out before others
+    _is_followed = False  # a Checkpointer tells which passes train
+    _has_updated = False  # an update has used a batch since the last step
+    _has_stepped = False  # ck.step() was called
+    _since_step = 0  # batches since the last step
+    _warned: frozenset[str] = frozenset()
 
     @property
     @abc.abstractmethod
@@ -96,38 +105,140 @@ class Loader(abc.ABC):
         """What the loader reads with; a loader of several loaders has one for each, by name."""
 
     @abc.abstractmethod
-    def _batches(self) -> Iterator[Any]:
+    def _batches(self, one: Pass) -> Iterator[Any]:
         """An iterator from the position. It has begun when this returns."""
 
     def __iter__(self) -> Iterator[Any]:
-        token = self._newest = object()
-        return self._guarded(self._batches(), token)
+        self._settle()
+        one = Pass(is_trained=not self._is_followed)
+        callback = self._interrupt(one)
+        batches = self._batches(one)
+        self.after_iter = callback or self.after_iter
+        self._pass, self._again = one, collections.deque()
+        return PassIterator(self, one, batches, self._again)
 
-    def _guarded(self, batches: Iterator[Any], token: object) -> Iterator[Any]:
-        again: collections.deque[tuple[Any, Any]] = collections.deque()
-        self._again = again
-        while True:
-            if self._newest is _MOVED:
-                raise RuntimeError("data: resume() has moved the loader; expected a new `for` over "
-                                   "it")
-            if again:
-                batch, state = again.popleft()
-                generators.restore(state, self.generators)  # as if the batch had been read again
-            else:
-                try:
-                    batch = next(batches)
-                except StopIteration:
-                    self._again = None
-                    return
-            self._note(batch)
-            yield batch
-            if self._newest not in (token, _MOVED):
-                raise RuntimeError("data: the loader is iterated by a newer loop; expected one "
-                                   "loop at a time")
+    # Which pass trains
+
+    def follow(self) -> None:
+        """From now on, note_update() and note_step() say which passes train."""
+        self._is_followed = True
+
+    def note_update(self) -> None:
+        """Notes that an optimizer has made an update: with the batches handed out before it."""
+        self._has_updated = True
+        if self._pass is not None and (self._pass.unused or not self._pass.is_trained):
+            self._credit()
+
+    def note_step(self) -> int:
+        """Notes a call of ck.step(). Returns how many batches were handed out since the last."""
+        if not self._has_updated:
+            self._credit()
+        self._settle()
+        self._has_stepped = True
+        self._has_updated, batches, self._since_step = False, self._since_step, 0
+        return batches
+
+    def note_save(self) -> None:
+        """Notes that the training asks for a save. It may never call ck.step()."""
+        if not (self._has_updated or self._has_stepped):
+            self._credit()
+
+    def note_end(self) -> None:
+        """Notes that what is saved next is the last step, whatever was read since then."""
+
+    def _credit(self) -> None:
+        """Notes that the training learns from the newest pass, or from the one that it interrupts."""
+        one = self._pass
+        outer = None if one is None else one.interrupted
+        if one is not None and not one.is_open and outer is not None and (
+                outer.unused or outer.is_kept):
+            self._settle()
+            one = outer
+        if one is None or not one.unused:
+            return
+        one.unused, one.is_trained, one.interrupted = 0, True, None
+        if one.is_uncounted:
+            one.is_uncounted = False
+            self._count_epoch()
+
+    def _settle(self) -> None:
+        """A pass that has ended and trained nothing gives way to the one that it interrupted."""
+        while (one := self._pass) is not None and not (one.is_open or one.is_trained):
+            if one.interrupted is None:
+                return
+            self._pass = one.interrupted
+            self._set_position(one.interrupted.position)
+
+    def _settle_if_used(self) -> None:
+        """The same, if the training uses the pass that was interrupted."""
+        outer = None if self._pass is None else self._pass.interrupted
+        if outer is not None and (outer.unused or outer.is_trained):
+            self._settle()
+
+    def _interrupt(self, one: Pass) -> Callable[[], None] | None:
+        """Keeps the position, if this pass begins inside another or beside one that is to be resumed.
+
+        Returns what is to be called when the position is resumed.
+        """
+        before = self._pass
+        if before is not None and (before.is_open or before.is_kept) and self._is_followed:
+            before.position = self._position()
+            one.interrupted = before if before.position is not None else None
+            before.was_interrupted = True
+        elif self._is_look():
+            one.interrupted = Pass(is_trained=True, is_open=False, position=self._position())
+            self._begin_anew()
+            callback, self.after_iter = self.after_iter, None
+            return callback
+        return None
+
+    def _position(self) -> Any:
+        """The position, for _set_position(); None if this loader keeps only one position."""
+        return None
+
+    def _set_position(self, position: Any) -> None:
+        """Goes back to a position."""
+
+    def _is_look(self) -> bool:
+        """True if the pass that begins is not the one to be resumed."""
+        return False
+
+    def _begin_anew(self) -> None:
+        """Sets the position to the beginning of an epoch."""
+
+    def _count_epoch(self) -> None:
+        """Counts an epoch that ended before it was known to train."""
+
+    def _warn_once(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned |= {text}
+            _log.warning("%s", text)
+
+    # What the iterators of passes call
+
+    def check_turn(self, one: Pass) -> None:
+        """RuntimeError if the pass cannot go on, because another one has taken its place."""
+        if self._pass is not one:
+            self._settle()
+        if self._pass is None:
+            raise RuntimeError("data: resume() has moved the loader; expected a new `for` over it")
+        if self._pass is not one:
+            raise RuntimeError("data: the loader is iterated by a newer loop; expected one loop at "
+                               "a time")
+
+    def note_batch(self, one: Pass, batch: Any) -> None:
+        """Notes that a batch is handed out."""
+        self.handed_out += 1
+        self._since_step += 1
+        one.handed_out += 1
+        one.unused += 1
+        if self._kept is not None and self._on_batch is not None:
+            self._kept.append((batch, generators.capture(self.generators)))
+            self._on_batch(batch)
 
     def _end_iteration(self) -> None:
         """Ends the iteration that runs: the position is another one now."""
-        self._newest = _MOVED
+        self._pass = None
 
     # For steps that may have to be made again
 
@@ -146,15 +257,10 @@ class Loader(abc.ABC):
         """
         kept = self._kept
         self.forget_batches()
-        if kept and self._again is not None:
+        can = not kept or (self._again is not None and self._pass is not None and self._pass.is_open)
+        if kept and can:
             self._again.extendleft(reversed(kept))
-        return not kept or self._again is not None
-
-    def _note(self, batch: Any) -> None:
-        self.handed_out += 1
-        if self._kept is not None and self._on_batch is not None:
-            self._kept.append((batch, generators.capture(self.generators)))
-            self._on_batch(batch)
+        return can
 
     def _restore_generators(self) -> None:
         callback, self.after_iter = self.after_iter, None

@@ -26,6 +26,11 @@ class ResumableDataLoader(DataLoader):
         """The epoch of the next `for`, or of one that has not ended."""
         return self.position.epoch
 
+    @property
+    def batch(self) -> int:
+        """How many batches of that epoch were handed out."""
+        return self.position.batch
+
     def state_dict(self) -> dict[str, Any]:
         """The position, as plain values."""
         return self.position.state_dict()

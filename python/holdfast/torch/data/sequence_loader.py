@@ -15,6 +15,8 @@ from holdfast.torch.data.base_loader import (
     rank_and_world,
     source_of,
 )
+from holdfast.torch.data.fingerprint import check_fingerprint, fingerprint_of
+from holdfast.torch.data.passes import Pass
 from holdfast.torch.data.read_batch import BatchReader, ReadTask, mix_seeds
 from holdfast.torch.data.source import Source
 
@@ -94,17 +96,22 @@ class BatchSampler(Sampler[list[int]]):
 
         Raises ValueError if the dataset has another length, or is no longer shuffled.
         """
+        self.check_state(state)
         s = self.sequence
-        for name, ours in (("samples", s.samples), ("shuffle", s.shuffle)):
-            if state[name] != ours:
-                raise ValueError(f"data: {name} is {ours}; expected {state[name]}, as in the "
-                                 "checkpoint")
         self.sequence = Sequence(
             s.samples, s.batch, seed=state["seed"], shuffle=s.shuffle, last=s.last
         )
         self.cursor = state["cursor"]
         self.told = None
         self._check_shares()
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """ValueError if the state is of a dataset of another length, or is not shuffled alike."""
+        s = self.sequence
+        for name, ours in (("samples", s.samples), ("shuffle", s.shuffle)):
+            if state[name] != ours:
+                raise ValueError(f"data: {name} is {ours}; expected {state[name]}, as in the "
+                                 "checkpoint")
 
     def set_epoch(self, epoch: int) -> None:
         """Called by trainers to say which epoch begins. The cursor itself does not move."""
@@ -158,9 +165,12 @@ class _SequenceLoader(Loader):
     kind = "holdfast.data.loader"
 
     def __init__(
-        self, fetch: BatchReader, sampler: BatchSampler, seeded: bool, **options: Any
+        self, fetch: BatchReader, sampler: BatchSampler, seeded: bool, fingerprint: str,
+        **options: Any
     ) -> None:
         self.sampler = sampler
+        self._fingerprint = fingerprint
+        self._uncounted = 0  # with "each": epochs that were only read to validate
         tasks = _SequenceTasks(sampler, seeded)
         self._worker_seeds = torch.Generator()
         self._inner = make_torch_loader(fetch, tasks, self._worker_seeds, **options)
@@ -169,16 +179,20 @@ class _SequenceLoader(Loader):
 
     @property
     def epoch(self) -> int:
-        return self.sampler.epoch if self._open is None else self._open
+        return (self.sampler.epoch if self._open is None else self._open) - self._uncounted
 
     def sources(self) -> dict[str, Source]:
         return {"": source_of(self._inner)}
 
     def state_dict(self) -> dict[str, Any]:
-        return {**self.sampler.state_dict(), "open": self._open}
+        return {**self.sampler.state_dict(), "open": self._open, "uncounted": self._uncounted,
+                "fingerprint": self._fingerprint}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.sampler.check_state(state)
+        check_fingerprint(state, self._fingerprint)
         self.sampler.load_state_dict(state)
+        self._uncounted = state.get("uncounted", 0)
         self._end_iteration()
         self._open = state.get("open") if self.sampler.epochs == "each" else None
         self._loaded = True
@@ -186,13 +200,16 @@ class _SequenceLoader(Loader):
     def __len__(self) -> int:
         return len(self.sampler)
 
-    def _batches(self) -> Iterator[Any]:
+    def _count_epoch(self) -> None:
+        self._uncounted -= 1
+
+    def _batches(self, one: Pass) -> Iterator[Any]:
         is_over = self._loaded and self._open is not None and self._open < self.sampler.epoch
         self._loaded = False
         if is_over:  # the last batch of the open epoch was read before the restart
             self._restore_generators()
-            return self._ended()
-        return self._counted(self._begin())
+            return self._ended(one)
+        return self._counted(one, self._begin())
 
     def _begin(self) -> Iterator[Any]:
         if self.sampler.epochs == "each":
@@ -202,17 +219,21 @@ class _SequenceLoader(Loader):
         self._restore_generators()
         return batches
 
-    def _ended(self) -> Iterator[Any]:
+    def _ended(self, one: Pass) -> Iterator[Any]:
         """Gives no batch, unless the training said by set_epoch() that another epoch begins."""
-        if self.sampler.told not in (None, self._open):
-            yield from self._counted(self._begin())
+        if self.sampler.told not in (None, self.epoch):
+            yield from self._counted(one, self._begin())
         self._open = None
 
-    def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def _counted(self, one: Pass, batches: Iterator[Any]) -> Iterator[Any]:
+        first = self.sampler.cursor
         for batch in batches:
             self.sampler.advance()
             yield batch
         self._open = None
+        is_whole = self.sampler.epochs == "each" and first % self.sampler.sequence.samples == 0
+        one.is_uncounted = is_whole and not one.is_trained
+        self._uncounted += one.is_uncounted
 
 
 def loader(
@@ -227,6 +248,7 @@ def loader(
     world: int | None = None,
     seeded: bool = True,
     collate_fn: Callable[[list[Any]], Any] | None = None,
+    fingerprint: str | None = None,
     **options: Any,
 ) -> Loader:
     """Batches of a map-style dataset, exactly once and in one order, whatever happens.
@@ -258,6 +280,9 @@ def loader(
                 restarts are (some 20 us per sample). A dataset that reads many samples at once
                 (`__getitems__`) is seeded once per batch. Generators that the dataset itself owns
                 are not seeded. False: for datasets that draw nothing.
+    fingerprint a text that names the dataset. A state of a dataset with another one is refused. By
+                default it is made of the dataset's class, its length, and parts of the arrays and
+                lists of paths that it holds; a dataset of Hugging Face has its own.
     options     those of torch's DataLoader: num_workers, prefetch_factor, persistent_workers,
                 pin_memory, timeout, worker_init_fn, multiprocessing_context.
     """
@@ -267,4 +292,4 @@ def loader(
     sequence = Sequence(len(dataset), batch_size, seed=seed, shuffle=shuffle, last=last)
     sampler = BatchSampler(sequence, rank=rank, world=world, epochs=epochs)
     fetch = BatchReader(dataset, collate_fn or default_collate)
-    return _SequenceLoader(fetch, sampler, seeded, **options)
+    return _SequenceLoader(fetch, sampler, seeded, fingerprint or fingerprint_of(dataset), **options)

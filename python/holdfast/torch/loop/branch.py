@@ -93,7 +93,7 @@ class Start:
     def resumed(self, step: int, objects: Any) -> None:
         """Notes that a checkpoint is restored."""
         branch = Branch.of(objects)
-        text = f"{self._run}: resumed after step {step}{self._state.position_text()}"
+        text = f"{self._run}: resumed after step {step}{self._state.data.position_text()}"
         if self.step is not None:
             branch.steps.append(self.step)
             text += ", as asked; newer steps are not used"

@@ -46,6 +46,7 @@ class ModelChanges:
     def after_update(self, optimizer: torch.optim.Optimizer) -> None:
         """Called after every update of an optimizer of this process."""
         self._last_step.note_update()
+        self._state.data.note_update()
         if self._boundaries.note_update(optimizer):
             self._depth -= 1
             self.by_unknown = False  # it was an optimizer inside this one
@@ -63,7 +64,7 @@ class ModelChanges:
         """Called in each step(). Warns if that call stands in the wrong line of the loop."""
         self._depth = 0  # an exception may have ended an update
         self._unknown.next_call()
-        loader = self._state.loader
+        loader = self._state.data.first
         if text := self._place.next_call(None if loader is None else loader.epoch):
             warn(text)
 

@@ -270,7 +270,7 @@ def _saved_last(checkpointer: Any) -> int:
 
 def _loader_facts(state: Any) -> dict[str, Any]:
     """What is known of the loader: its workers, and the batches of an epoch."""
-    loader = state.loader
+    loader = state.data.first
     workers = getattr(getattr(loader, "_inner", None), "num_workers", 0)
     sequence = getattr(getattr(loader, "sampler", None), "sequence", None)
     length = getattr(sequence, "batches_per_epoch", None)
@@ -282,7 +282,7 @@ def _loader_facts(state: Any) -> dict[str, Any]:
 
 def _epoch_of(state: Any) -> dict[str, Any]:
     """The number of the epoch, and whether it still is that of a `for` that has read its last batch."""
-    epoch = getattr(state.loader, "epoch", None)
-    spans = getattr(state.loader, "_epochs", getattr(state.loader.sampler, "epochs", None)) \
-        if state.loader is not None else None
+    loader = state.data.first
+    epoch = getattr(loader, "epoch", None)
+    spans = getattr(loader, "_epochs", getattr(getattr(loader, "sampler", None), "epochs", None))
     return {"epoch": epoch if isinstance(epoch, int) else None, "ends_with_for": spans == "each"}

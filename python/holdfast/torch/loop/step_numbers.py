@@ -32,6 +32,11 @@ class StepNumbers:
             raise ValueError(f"step {number} was given before, and the model was updated since then; "
                              "expected a number of its own for each update, such as one that counts "
                              "the updates of all epochs")
+        if self._total is not None and number >= self._total:
+            raise ValueError(f"step {number}, and Schedule(total_steps={self._total}) says that "
+                             f"{self._total - 1} is the last one; expected a loop that ends there, "
+                             "such as `for epoch in range(loader.epoch, epochs)`, or more "
+                             "total_steps")
         self._last, self._updated = number, number if updated else self._updated
         return number
 

@@ -7,6 +7,7 @@ which another rank keeps (recover/).
 from collections.abc import Mapping
 from typing import Any
 
+from holdfast.torch.data.loaders import Loaders
 from holdfast.torch.state.capture import TensorCapture
 from holdfast.torch.state.live_buffers import LiveBuffers
 from holdfast.torch.state.peer_step import Record, describe, is_of_record
@@ -20,9 +21,9 @@ class PeerState:
     """A view of a TrainingState."""
 
     def __init__(self, tensors: TensorState, capture: TensorCapture, objects: StatefulObjects,
-                 generators: Mapping[str, Any], buffers: LiveBuffers) -> None:
+                 generators: Mapping[str, Any], buffers: LiveBuffers, data: Loaders) -> None:
         self._tensors, self._capture, self._objects = tensors, capture, objects
-        self._generators, self._buffers = generators, buffers
+        self._generators, self._buffers, self._data = generators, buffers, data
         # All buffers, and the pieces of those that are in a record.
         self._of_record: tuple[list[Any], list[tuple[Piece, str]]] | None = None
 
@@ -39,8 +40,7 @@ class PeerState:
             pieces += [(piece, self._capture.object_name(piece, True)) for piece in found
                        if piece.copies == "own" or self._objects.is_rank_own(one)]
         values["generators"] = random_generators.capture(self._generators)
-        if (loader := self._objects.foreign_loader) is not None:
-            values["data draws"] = loader.draws
+        values["data draws"] = self._data.draws
         values["tensors"] = [describe(piece, name) for piece, name in pieces]
         return Record(values, [piece.tensor for piece, _ in pieces])
 

@@ -10,12 +10,10 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from holdfast.torch.data.base_loader import Loader
-from holdfast.torch.data.source import Source
+from holdfast.torch.data.loaders import Loaders
 from holdfast.torch.values.found_generators import Search
 from holdfast.torch.values import generators as random_generators
 from holdfast.torch.values.dotted_names import join
-from holdfast.torch.values.stored_attributes import stored
 
 _log = logging.getLogger("holdfast")
 
@@ -28,7 +26,7 @@ _IN_WORKERS = ("a loader's workers draw from copies of it, which cannot be saved
 class SavedGenerators:
     """All generators of one process that are saved by name."""
 
-    def __init__(self, given: Mapping[str, Any], models: Iterable[tuple[str, Any]], data: Any,
+    def __init__(self, given: Mapping[str, Any], models: Iterable[tuple[str, Any]], data: Loaders,
                  objects: Iterable[Any]) -> None:
         """`objects` are those that save what they hold themselves: they are not searched."""
         self._given = dict(given)
@@ -77,7 +75,7 @@ class SavedGenerators:
     def _search(self, search: Search) -> Iterator[tuple[str, Any]]:
         for key, model in self._models:
             yield from search.find(model, join("model", key)).items()
-        for name, source in sources_of(self._data):
+        for name, source in self._data.sources():
             if source.workers == 0:
                 yield from search.find(source.dataset, f"{name}.dataset").items()
                 yield from search.find(source.collate_fn, f"{name}.collate_fn").items()
@@ -100,7 +98,7 @@ class SavedGenerators:
 
     def _note_workers(self) -> None:
         """Names the generators that are drawn from in workers, or may be where that cannot be seen."""
-        for name, source in sources_of(self._data):
+        for name, source in self._data.sources():
             if source.workers == 0:
                 continue
             if source.drawn_in_workers is not None:
@@ -121,20 +119,3 @@ def _parts(given: Any) -> list[Any]:
 def inexact_generators(own: Mapping[str, Any]) -> list[str]:
     """Sentences about generators that could not be saved in the checkpoint of a rank."""
     return [f"generator {name}: {why}" for name, why in own.get("unsaved generators", {}).items()]
-
-
-def sources_of(data: Any) -> list[tuple[str, Source]]:
-    """What a loader reads with, by name; nothing that a loader of another kind may save itself."""
-    if isinstance(data, Loader):
-        return [(join("data", name), one) for name, one in data.sources().items()]
-    if data is None:
-        return []
-    held = dict(stored(data))
-    parts = [held.get(name) for name in ("dataset", "collate_fn")]
-    workers = held.get("num_workers")
-    return [("data", Source(*(None if _has_state_dict(part) else part for part in parts),
-                            workers=workers if type(workers) is int else 0))]
-
-
-def _has_state_dict(part: Any) -> bool:
-    return any("state_dict" in vars(one) for one in type(part).__mro__)

@@ -12,8 +12,7 @@ from typing import Any
 from torch import nn
 
 from holdfast import _native
-from holdfast.torch.data.base_loader import Loader
-from holdfast.torch.data.foreign_loader import ForeignLoader
+from holdfast.torch.data.loaders import Loaders
 from holdfast.torch.state import ddp_comm_hooks, plain_values
 from holdfast.torch.state.buffer_copies import running_statistics
 from holdfast.torch.state.ddp_comm_hooks import CommHooks
@@ -26,8 +25,6 @@ from holdfast.torch.state.stateful import Stateful, class_names
 from holdfast.torch.values.boxes import Rule, rule_for
 from holdfast.torch.values.dotted_names import join, name_a_few
 
-_FOREIGN = "loader with a state_dict of its own"
-
 
 class StatefulObjects:
     """All objects with a state_dict that one process saves, by their keys."""
@@ -37,7 +34,7 @@ class StatefulObjects:
         models: Any,
         optimizers: Sequence[tuple[str, Any]],
         objects: Mapping[str, Any],
-        data: Any,
+        data: Loaders,
         rules: Mapping[str, Rule],
         rank: int,
         world: int,
@@ -55,24 +52,16 @@ class StatefulObjects:
                       for key, one in given.items()]
         for one in self._list:
             one.empty = None if one.key == plain_values.KEY else EmptyState()
-        self.foreign_loader: ForeignLoader | None = None
-        self._data_is_own = data is not None and getattr(data, "per_rank", True)
-        if data is not None:
-            self._add_data(data)
+        self._data_is_own = data.per_rank
+        if data.stateful is not None:
+            self._kinds["data"] = data.kinds
+            self._list.append(Stateful("data", as_one_stateful("data", data.stateful),
+                                       rules_inside("data", self._rules)))
         for name, one in additions_by_key(optimizers).items():
             self._list.append(Stateful(name, one, rules_inside(name, rules)))
             self._list[-1].capture()  # refuses now what could not be stored at a save
         self.comm_hooks = CommHooks(models)
         self.hooks_stateful = Stateful(ddp_comm_hooks.KEY, self.comm_hooks)
-
-    def _add_data(self, data: Any) -> None:
-        _check_data(data)
-        if not isinstance(data, Loader):
-            self.foreign_loader = ForeignLoader(data)
-        one = data if self.foreign_loader is None else self.foreign_loader.stateful
-        # Loaders of others are one kind: what their states have in common is not known here.
-        self._kinds["data"] = {"": data.kind if isinstance(data, Loader) else _FOREIGN}
-        self._list.append(Stateful("data", one, rules_inside("data", self._rules)))
 
     @property
     def to_save(self) -> list[Stateful]:
@@ -205,11 +194,3 @@ def _short(kinds: Mapping[str, str]) -> dict[str, str]:
 
 def _words(kinds: Mapping[str, str]) -> str:
     return " and ".join(f"a {kind}" for kind in kinds.values()) or "none"
-
-
-def _check_data(data: Any) -> None:
-    if callable(getattr(data, "state_dict", None)):
-        return
-    raise TypeError(f"data: a {class_name(data)} without state_dict(); expected a torch "
-                    "DataLoader, holdfast.data.loader(dataset, batch_size=...), or an iterable "
-                    "with state_dict() and load_state_dict(), which tell and set its position")

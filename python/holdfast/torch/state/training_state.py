@@ -14,8 +14,7 @@ import torch.distributed as dist
 
 from holdfast import _native
 from holdfast.options import Layout
-from holdfast.torch.data.base_loader import Loader
-from holdfast.torch.data.plain_loader import adopt_plain
+from holdfast.torch.data.loaders import Loaders
 from holdfast.torch.state import active_adapters, ddp_comm_hooks, gradients
 from holdfast.torch.state.active_adapters import ActiveAdapters
 from holdfast.torch.state.capture import Captured, TensorCapture
@@ -66,7 +65,7 @@ class TrainingState:
         layout: Layout,
         exclude: Exclude = (),
     ) -> None:
-        data = adopt_plain(data)
+        self.data = Loaders(data)
         check_given(model, optimizer)
         several = dist.is_available() and dist.is_initialized()
         self._group = layout.group
@@ -81,31 +80,24 @@ class TrainingState:
         self._capture = TensorCapture(self._tensors.pieces, self._tensors.ddp_group, self._rank,
                                       self._world)
         self._extra = ExtraState(model, layout.names)
-        self._data = data
         given = {path: one for name, thing in objects.items()
                  for path, one in generators_in(name, thing).items()}
         others = {name: one for name, one in objects.items() if not holds_only_generators(one)}
-        self._objects = StatefulObjects(model, keyed, others, data, layout.rules or {}, self._rank,
-                                        self._world)
-        self._random = SavedGenerators(given, by_key(model), data, objects.values())
+        self._objects = StatefulObjects(model, keyed, others, self.data, layout.rules or {},
+                                        self._rank, self._world)
+        self._random = SavedGenerators(given, by_key(model), self.data, objects.values())
         self.generators, self.found, self.unsaved = self._random.dicts
-        if isinstance(data, Loader):
-            data.generators = self.generators
+        self.data.use_generators(self.generators)
         random_generators.capture(self.generators)  # done here because it is slow the first time
         self._notes: dict[str, str] = {}  # why what is restored may not be exactly right
         self._pending: Stateful | None = None  # gradients that are being restored
         # How other ranks see the state.
         self.peers = PeerState(self._tensors, self._capture, self._objects, self.generators,
-                               LiveBuffers(self.models))
+                               LiveBuffers(self.models), self.data)
         self.parallel = f"{self._world} ranks"
         self.branch: dict[str, Any] = {}  # what led to the state (loop/branch.py), to be saved
         self.on_forget: list[Callable[[], None]] = []  # called by forget()
         forget_on_load(self)
-
-    def position_text(self) -> str:
-        """Text for a message that names the data loader's epoch; "" if it does not have one."""
-        epoch = getattr(self._data, "epoch", None)
-        return f", in epoch {epoch}" if isinstance(epoch, int) else ""
 
     # Saving
 
@@ -166,10 +158,8 @@ class TrainingState:
         self._random.warn()
         captured.rank_objects["generators"] = random_generators.capture(self.generators)
         captured.rank_objects["unsaved generators"] = dict(self.unsaved)
-        loader = self._objects.foreign_loader
-        if loader is not None:
-            loader.stop_restoring()
-            captured.rank_objects["data draws"] = loader.draws
+        self.data.stop_restoring()
+        captured.rank_objects["data draws"] = self.data.draws
 
     def model_tensors(self) -> dict[str, torch.Tensor]:
         """The parameters and buffers of the model, by name."""
@@ -211,9 +201,9 @@ class TrainingState:
                    for parameter in group["params"][:1])
 
     @property
-    def loader(self) -> Loader | None:
-        """The loader of Holdfast that this process reads; None if it reads another, or none."""
-        return self._data if isinstance(self._data, Loader) else None
+    def loader(self) -> Loaders | None:
+        """The loaders that this process reads; None if there are none, or one is not Holdfast's."""
+        return self.data if self.data.are_own else None
 
     def describe(self, pieces: list[tuple[Piece, str]]) -> list[_native.Piece]:
         """The pieces as the engine takes them."""
@@ -412,13 +402,7 @@ class TrainingState:
             lines = self._random.restore(own["generators"])
             inexact.extend(line for line in lines if line not in inexact)
 
-        loader = self._objects.foreign_loader
-        if isinstance(self._data, Loader):
-            self._data.after_iter = restore
-        elif loader is None:
-            restore()
-        else:
-            inexact += loader.resumed(restore, own.get("data draws"))
+        inexact += self.data.restore_after_iter(restore, own.get("data draws"))
 
     def _restore_comm_hooks(self, found: _native.SavedStep) -> None:
         hooks = self._objects.hooks_stateful

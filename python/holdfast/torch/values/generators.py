@@ -65,6 +65,30 @@ def restore(saved: Mapping[str, Any], extra: Mapping[str, Any] | None = None) ->
     return differences
 
 
+def capture_for_order(extra: Mapping[str, Any]) -> dict[str, Any]:
+    """The states of Python's and NumPy's generators and of those in `extra`, for a sampler's order."""
+    numpy = _numpy()
+    return {"python": _pythons.capture(),
+            "numpy": None if numpy is None else _numpys.capture(numpy),
+            "extra": {name: _capture_one(name, one) for name, one in extra.items()}}
+
+
+def restore_for_order(saved: Mapping[str, Any], extra: Mapping[str, Any]) -> None:
+    """Sets what capture_for_order() has captured; generators that it does not know stay as they are."""
+    random.setstate(_unpack_python(saved["python"]))
+    if saved["numpy"] is not None:
+        import numpy
+
+        numpy.random.set_state(unpack(saved["numpy"], {}))
+    restore_extra(saved["extra"], extra)
+
+
+def restore_extra(saved: Mapping[str, Any], extra: Mapping[str, Any]) -> None:
+    """Sets the generators in `extra` of which a state was saved."""
+    for name in extra.keys() & saved.keys():
+        _restore_one(name, extra[name], saved[name])
+
+
 def is_generator(one: Any) -> bool:
     """True for torch.Generator, random.Random, numpy.random.Generator and RandomState."""
     numpy, kind = _numpy(), type(one)  # isinstance() would ask the object for its __class__

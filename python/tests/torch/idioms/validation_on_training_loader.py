@@ -1,0 +1,45 @@
+"""The training loader is read again for a validation behind each epoch.
+
+exact
+"""
+
+import idiom
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import holdfast
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2), nn.Linear(8, 1))
+opt = torch.optim.AdamW(model.parameters(), lr=1e-2)
+x = torch.randn(40, 4)
+loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=8, shuffle=True)
+def update(inputs, targets):
+    loss = (model(inputs) - targets).pow(2).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    return loss.detach()
+
+
+def validate():
+    model.eval()
+    with torch.no_grad():
+        for inputs, targets in loader:
+            model(inputs)
+    model.train()
+
+
+ck = holdfast.Checkpointer(idiom.RUN, model=model, optimizer=opt, data=loader, every="1 steps")
+step = ck.resume()
+for epoch in range(loader.epoch, 3):
+    for inputs, targets in loader:
+        loss = update(inputs, targets)
+        idiom.made(step, loss)
+        ck.step(step, loss=loss)
+        step += 1
+        if step == idiom.STEPS:
+            break
+    validate()
+ck.close()
