@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from holdfast.torch.state.change_detection import TensorVersions
 from holdfast.torch.state.piece import Piece
 from holdfast.torch.state.training_state import TrainingState
 
@@ -26,14 +25,12 @@ _BESIDE = frozenset({"data", "scheduler", "values"})
 
 
 class UnchangedModel:
-    """What the saves so far have in common."""
+    """What the saves so far have in common. It keeps no tensor alive: others may replace it."""
 
     def __init__(self, state: TrainingState) -> None:
         self._state = state
         self._is_over = False  # it was said, or the model was seen to change
-        self._pieces: list[Piece] = []
-        self._sample: TensorVersions | None = None
-        self._versions: list[int] = []
+        self._sample: list[tuple[str, int, int]] = []  # name, address and version of a few tensors
         self._first = 0  # the step of the first save that the sample is unchanged since
         self._all: Any = None  # all tensors and objects, at the second save of such a row
         self._equal = 0  # how many saves have been equal to that since
@@ -44,46 +41,41 @@ class UnchangedModel:
         if self._is_over:
             return
         pieces = self._state.pieces()
-        same = pieces is self._pieces and self._sample is not None and not with_gradients
-        if not same or self._sample is None or self._sample.changed(self._versions):
-            self._begin(step, pieces)
+        sample = _sample_of(pieces)
+        if with_gradients or sample != self._sample:
+            self._begin(step, sample)
         elif self._all is None:
-            self._all = self._look()
-        elif self._all != self._look():
+            self._all = self._look(pieces)
+        elif self._all != self._look(pieces):
             self._changes += 1
             self._is_over = self._changes >= _CHANGES
-            self._begin(step, pieces)
+            self._begin(step, sample)
         else:
             self._equal += 1
             if self._equal >= _SAVES and step - self._first > _SAVES:
-                self._say(step - self._first)
+                self._say(step - self._first, pieces)
 
-    def _begin(self, step: int, pieces: list[Piece]) -> None:
+    def _begin(self, step: int, sample: list[tuple[str, int, int]]) -> None:
         """Begins a row of saves with this one."""
-        if pieces is not self._pieces:
-            outer = {piece.name: piece.outer for piece in pieces if piece.outer is not None}
-            names = list(outer)[::max(1, -(-len(outer) // _SAMPLE))]
-            self._pieces, self._sample = pieces, TensorVersions({one: outer[one] for one in names})
-        self._versions = [] if self._sample is None else self._sample.now()
-        self._first, self._all, self._equal = step, None, 0
+        self._sample, self._first, self._all, self._equal = sample, step, None, 0
 
-    def _look(self) -> Any:
+    def _look(self, pieces: list[Piece]) -> Any:
         """Versions, addresses and some elements of all tensors, and the objects; None if unknown."""
-        tensors = {piece.name: piece for piece in self._pieces}
+        tensors = {piece.name: piece for piece in pieces}
         objects = {}
-        for key, (tree, pieces) in self._state.peers.captured_objects().items():
+        for key, (tree, inside) in self._state.peers.captured_objects().items():
             if key not in _BESIDE:
                 objects[key] = repr(tree)
-                tensors |= {piece.name: piece for piece in pieces}
+                tensors |= {piece.name: piece for piece in inside}
         try:
             return objects, {name: _some_elements(piece.tensor) for name, piece in tensors.items()}
         except (RuntimeError, NotImplementedError):  # a dtype of which no elements can be taken
             self._is_over = True
             return None
 
-    def _say(self, steps: int) -> None:
+    def _say(self, steps: int, pieces: list[Piece]) -> None:
         self._is_over = True
-        trained = [piece for piece in self._pieces if piece.kind == "parameter"
+        trained = [piece for piece in pieces if piece.kind == "parameter"
                    and piece.outer is not None and piece.outer.requires_grad]
         if trained:
             _log.warning("the model that the Checkpointer was given has not changed in %d steps, so "
@@ -92,9 +84,19 @@ class UnchangedModel:
                          "it if a function trains copies of them)", steps)
 
 
+def _sample_of(pieces: list[Piece]) -> list[tuple[str, int, int]]:
+    parameters = [piece for piece in pieces if piece.kind == "parameter"]
+    return [(piece.name, piece.tensor.data_ptr(), _version_of(piece.tensor))
+            for piece in parameters[::max(1, -(-len(parameters) // _SAMPLE))]]
+
+
+def _version_of(tensor: torch.Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
+
+
 def _some_elements(tensor: torch.Tensor) -> tuple[int, int, bytes]:
     """The version, the address and some elements; what writes through .data shows in these alone."""
-    version = 0 if tensor.is_inference() else tensor._version
+    version = _version_of(tensor)
     if tensor.numel() == 0:
         return version, 0, b""
     count = min(_ELEMENTS, tensor.numel())
