@@ -38,7 +38,8 @@ class SavedGenerators:
         self._data = data
         self._objects = [part for one in objects for part in _parts(one)]
         self._looks = 0
-        self._last: Search | None = None
+        self._looked_at = 0  # how many objects the last thorough search has seen
+        self._holders: list[Any] = []  # where generators were found
         self._warned: set[str] = set()
 
     @property
@@ -52,11 +53,12 @@ class SavedGenerators:
     def look(self) -> None:
         """Searches again: thoroughly at first, and then where generators were found."""
         search = Search([*self._given.values(), *self._objects])
-        if self._last is None or self._looks < 2 or self._last.looked_at <= _SMALL:
+        if self._looks < 2 or self._looked_at <= _SMALL:
             found = dict(self._search(search))
+            self._looked_at, self._holders = search.looked_at, search.holders
         else:
-            found = search.find_again(self._last.holders, self.found)
-        self._looks, self._last = self._looks + 1, search
+            found = search.find_again(self._holders, self.found)
+        self._looks += 1
         self._take(found)
         self._note_workers()
 

@@ -99,7 +99,6 @@ class Search:
             for held in self._inside(one):
                 if held.path in known and is_generator(held.value):
                     found.setdefault(held.path, held.value)
-        self.holders, self.looked_at = holders, _MOST_OBJECTS
         return found
 
     def _inside(self, held: _Held) -> Iterator[_Held]:
