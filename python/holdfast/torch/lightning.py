@@ -115,7 +115,7 @@ class HoldfastCallback(pl.Callback):
                 state.hand_out_read_ahead()
             generators.restore(saved)  # after all that draws
             self._measured = _logged(trainer, self._metric)
-        self._boundaries = BatchBoundaries(trainer, self._after_batch)
+        self._boundaries = BatchBoundaries(trainer, self._after_batch, self._after_last)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any,
                            batch_idx: int) -> None:
@@ -124,13 +124,15 @@ class HoldfastCallback(pl.Callback):
         if self._state is not None:
             self._state.add_sums()
 
-    def _after_batch(self, trainer: Any, epoch_is_over: bool) -> None:
+    def _after_batch(self, trainer: Any) -> None:
         """Saves if it is time, but not in the middle of gradient accumulation."""
-        if self._checkpointer is None:
-            return
-        self._checkpointer.step(trainer.global_step, loss=self._loss,
-                                metrics=self._news(trainer))
-        if epoch_is_over:  # what comes next may replace the weights by their average
+        if self._checkpointer is not None:
+            self._checkpointer.step(trainer.global_step, loss=self._loss,
+                                    metrics=self._news(trainer))
+
+    def _after_last(self) -> None:
+        """Has the last save copied: hooks may now replace the weights by their average."""
+        if self._checkpointer is not None:
             self._checkpointer._saves.settle()
 
     def _news(self, trainer: Any) -> dict[str, Any] | None:

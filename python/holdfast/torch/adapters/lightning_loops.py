@@ -17,12 +17,9 @@ from holdfast.torch.data.base_loader import Loader
 
 
 class BatchBoundaries:
-    """Calls a function after each batch, when all that belongs to it is done.
+    """Calls `call` after each batch, when all that belongs to it is done, and `end` after the last."""
 
-    It gets the trainer, and whether the epoch is over.
-    """
-
-    def __init__(self, trainer: Any, call: Callable[[Any, bool], None]) -> None:
+    def __init__(self, trainer: Any, call: Callable[[Any], None], end: Callable[[], None]) -> None:
         fit_loop = trainer.fit_loop
         epoch_loop = fit_loop.epoch_loop
 
@@ -33,14 +30,18 @@ class BatchBoundaries:
         def end_batch(data_fetcher: Any) -> None:
             type(epoch_loop).on_advance_end(epoch_loop, data_fetcher)
             if not epoch_loop.done:
-                call(trainer, False)
+                call(trainer)
 
         def end_epoch() -> None:
             type(fit_loop).on_advance_end(fit_loop)
-            call(trainer, True)
+            call(trainer)
+
+        def end_run() -> None:
+            end()
+            type(fit_loop).on_run_end(fit_loop)
 
         self._loops = {epoch_loop: {"on_run_start": begin, "on_advance_end": end_batch},
-                       fit_loop: {"on_advance_end": end_epoch}}
+                       fit_loop: {"on_advance_end": end_epoch, "on_run_end": end_run}}
         for loop, methods in self._loops.items():
             vars(loop).update(methods)
 
