@@ -310,7 +310,6 @@ class Checkpointer:
         job = self._saves.live_job()
         self._durable.look()
         self._state.data.note_step()
-        self._boundaries.next_call()
         self._changes.next_call(self._messages.warn_once)
         if not self._is_attached and not self._is_mid_update():
             self.check_new()
@@ -322,8 +321,6 @@ class Checkpointer:
         due = self._stopping.due(job, step, not idle) or self._rehearsal.due(step)
         last = self._steps.is_last_of_all(step)
         self._due.ask(due, last)
-        if self._changes.by_unknown:
-            self._messages.warn_once(messages.UNKNOWN_OPTIMIZER)
         self._changes.note(step)
         if self._is_attached:
             self._watch.step(step, loss, is_blind=self._boundaries.updates_unseen)
@@ -376,12 +373,9 @@ class Checkpointer:
         self._durable.look()
         handle = self._saves.begin(step, loss, why, automatic=automatic, with_gradients=with_gradients)
         self._durable.begun(step, handle)
-        self._changes.look_for_unknown(self._messages.warn_once)
         self._steps.saved(step)
         self._messages.detail(f"saving after step {step}: {why}")
-        if self._boundaries.updates_unseen:
-            self._messages.warn_once(messages.NO_HOOK)
-        if self._boundaries.updates_unseen or not self._boundaries.has_reported:
+        if self._changes.after_save(self._messages.warn_once):
             self._saves.settle()  # no hook may do it before the next update
         return handle
 
@@ -439,22 +433,19 @@ class Checkpointer:
                                   self._closing, timeout)
 
     def _save_end(self, wanted: bool, timeout: float | None) -> None:
-        """Saves the last step if no checkpoint has it, or tells the reason not to."""
+        """Saves the last step if no checkpoint has it, again with each rank's own if replicas differ."""
         if (step := self._steps.unsaved) is not None:
             self._save_last(step, wanted, self._never_saves)
-        # A save that has found replicas that differ is made again: with each rank's own.
         if not is_exception_on_its_way() and self._saves.is_torn(timeout):
             self._save_last(self._steps.saved_last, wanted, False)
 
     def _save_last(self, step: int, wanted: bool, never: bool) -> None:
-        why = why_no_end(wanted, never, self._changes.changed_since(step),
-                         self._watch.is_damaged)
+        why = why_no_end(wanted, never, self._changes.changed_since(step), self._watch.is_damaged)
         why = agree_on_end(why, self._saves.live_job(), self._recovery.check_not_broken)
-        if why is None:
-            self._state.data.note_end()
-            self._save(step, None, "the end of the training", with_gradients=self._is_mid_update())
-        else:
-            _log.warning("%s", self._steps.unsaved_warning(why))
+        if why is not None:
+            return _log.warning("%s", self._steps.unsaved_warning(why))
+        self._state.data.note_end()
+        self._save(step, None, "the end of the training", with_gradients=self._is_mid_update())
 
     def __enter__(self) -> Self:
         return self

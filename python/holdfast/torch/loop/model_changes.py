@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from holdfast.torch.loop.end_of_training import CHANGED, LastStep
+from holdfast.torch.loop.messages import NO_HOOK, UNKNOWN_OPTIMIZER
 from holdfast.torch.loop.step_place import StepPlace
 from holdfast.torch.loop.unknown_state import UnknownState
 from holdfast.torch.loop.update_boundaries import UpdateBoundaries
@@ -61,17 +62,25 @@ class ModelChanges:
         self._place.restart()
 
     def next_call(self, warn: Callable[[str], None]) -> None:
-        """Called in each step(). Warns if that call stands in the wrong line of the loop."""
+        """Begins the next call of step(). Warns of updates by others, and of a wrong place of it."""
+        self._boundaries.next_call()
         self._depth = 0  # an exception may have ended an update
+        if self.by_unknown:
+            warn(UNKNOWN_OPTIMIZER)
         self._unknown.next_call()
-        loader = self._state.data.first
-        if text := self._place.next_call(None if loader is None else loader.epoch):
+        if text := self._place.next_call(self._state.data.first):
             warn(text)
 
-    def look_for_unknown(self, warn: Callable[[str], None]) -> None:
-        """Warns of what takes part and was not given. Called at a save."""
+    def after_save(self, warn: Callable[[str], None]) -> bool:
+        """Called when a save has begun. True if no hook may tell of the next update.
+
+        Warns of that, and of what takes part in the training and was not given.
+        """
         for text in self._unknown.look():
             warn(text)
+        if self._boundaries.updates_unseen:
+            warn(NO_HOOK)
+        return self._boundaries.updates_unseen or not self._boundaries.has_reported
 
     def note(self, step: int) -> None:
         """Notes that the model is now what it is after that step."""

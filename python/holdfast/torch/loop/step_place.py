@@ -69,14 +69,14 @@ class StepPlace:
         self._open.late = self._moved()
         self._open.gradients_waited = bool(self._gradients) and self._gradients == self._seen()
 
-    def next_call(self, epoch: Any) -> str:
-        """Called in each ck.step(). Returns a warning, once, or ""."""
+    def next_call(self, loader: Any) -> str:
+        """Called in each ck.step(), with the loader of Holdfast or None. Returns a warning or ""."""
         if self._open is None:
             return ""
         done, self._open = self._open, _Interval()
         done.moved, done.scaled = self._moved(), _state_of(self._scaler) != self._scales
         self._intervals.append(done)
-        self._epochs.append(epoch)
+        self._epochs.append(None if loader is None else loader.epoch)
         self._lines.add(_caller())
         self._note()
         if len(self._intervals) == 1:
