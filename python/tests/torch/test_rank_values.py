@@ -192,5 +192,5 @@ def test_tensors_of_each_rank_are_named_on_another_number_of_ranks(tmp_path):
     assert run_ranks(2, statistics, str(tmp_path)) == [[], []]
     assert run_ranks(2, statistics, str(tmp_path)) == [[], []]
     assert any(line.startswith("model.1.running_mean, model.1.running_var, ")
-               and "each of 2 ranks had its own" in line
+               and "each of 2 ranks saved its own" in line
                for line in statistics(0, 1, tmp_path))
