@@ -2,7 +2,6 @@
 
 import functools
 import inspect
-import logging
 from collections.abc import Callable, Mapping
 from os import PathLike
 from types import TracebackType
@@ -19,7 +18,7 @@ from holdfast.torch.loop.branch import Start
 from holdfast.torch.loop.closing import Closing, close_at_exit
 from holdfast.torch.loop.due_save import DueSave
 from holdfast.torch.loop.durable_steps import DurableSteps, OnDurable
-from holdfast.torch.loop.end_of_training import agree_on_end, is_exception_on_its_way, why_no_end
+from holdfast.torch.loop.end_of_training import EndOfTraining
 from holdfast.torch.loop.job import open_job
 from holdfast.torch.loop.losses import Losses, wait_for_value
 from holdfast.torch.loop.messages import Messages
@@ -45,24 +44,21 @@ from holdfast.torch.state.training_state import TrainingState
 from holdfast.torch.watch.freeze_watch import Watched, watch_for
 
 Result = TypeVar("Result")
-_log = logging.getLogger("holdfast")
 
 
 class Checkpointer:
     """Saves a training loop while it runs, and resumes it with the same bits.
 
-        ck = holdfast.Checkpointer("runs/gpt", model=model, optimizer=opt, scheduler=sched,
-                                   data=loader)
+        ck = holdfast.Checkpointer("runs/gpt", model=model, optimizer=opt, data=loader)
         start = ck.resume()                     # the next step to run; 0 at first
         for step, batch in enumerate(loader, start):
             loss = train(batch)
             ck.step(step, loss=loss)            # decides, captures, returns
         ck.close()                              # saves the end, waits until all is durable
 
-    Make it on all ranks, after the model is wrapped and sharded and the optimizer is made. The
-    model may be plain, DDP, FSDP2, tensor-parallel (DTensor), pipeline stages (`model` is then a
-    list), or a combination of these on a mesh. A checkpoint can be resumed on any number of ranks
-    and any split.
+    Make it on all ranks, after the model is wrapped and sharded and the optimizer is made. The model
+    may be plain, DDP, FSDP2, tensor-parallel (DTensor), pipeline stages (`model` is then a list), or
+    several of these on a mesh. A checkpoint can be resumed on any number of ranks and any split.
 
     model       a module, a list of pipeline stages, or a dict of modules.
     optimizer   an optimizer, a list or a dict of them.
@@ -74,16 +70,14 @@ class Checkpointer:
     objects     your own objects by name: {"tracker": tracker}. Each has `state_dict` and
                 `load_state_dict`, is a random generator, a dataclass, or a list or dict of these. The
                 generators of the process, and those in the model and the data, are saved anyway.
-    every       when to save: "500 steps", "10m", "auto" (the best interval for what saves cost and
-                how often the job fails; as long as no failure rate is known, at most 5 minutes of
-                work can be lost, or stalls take 1 % of the time), "young", "daly", "checkfreq",
-                "coci", "never" (only save() and stop signals save), or a function of (step,
-                seconds since the start) that says whether to save; rank 0's answer counts.
+    every       when to save: "500 steps", "10m", "auto" (the best interval for what saves cost and how
+                often the job fails; while no failures are known, at most 5 minutes of work can be
+                lost, or stalls take 1 % of the time), "young", "daly", "checkfreq", "coci", "never"
+                (only save() and stop signals), or a function of (step, seconds) of rank 0.
     keep        how many steps to keep: a number or a Keep; None keeps all. "auto" keeps 3, and
                 removes only what the schedule has saved under "auto", nothing by save().
-    tiers       further places for copies of each step, made in the background once it is
-                durable: folders, "s3://bucket/prefix", Tier (holdfast.Saver says more). A run
-                directory that was lost is brought back from whichever tier is left.
+    tiers       further places for copies of each step: folders, "s3://bucket/prefix", Tier
+                (holdfast.Saver says more). A lost run directory is brought back from any of them.
 
     The other options are in groups; help(holdfast.Writing) and so on describe them:
 
@@ -98,18 +92,16 @@ class Checkpointer:
                 patterns of names, such as "encoder.*", or a function of (name, tensor).
     on_durable  a function of (step, folder), called when a save has become durable: by a later
                 step(), save() or close(), on every rank, in the thread that trains.
-    verbose     True: a line on stderr for each save, with its reason; False: only warnings. By
-                default there is one line at resume and one at the end, from rank 0. The
-                environment variable HOLDFAST_LOG (info or warning) does the same.
+    verbose     True: a line on stderr for each save; False: only warnings. By default there is one line
+                at resume and one at the end. HOLDFAST_LOG=info (or warning) does the same.
     handover    True, or a folder in memory other than /dev/shm: a job that is asked to stop leaves its
                 state there, for the next processes on these hosts (docs/elastic.md).
     recover     whether a rank that dies is replaced while the others keep their processes, for
                 steps made by run(): True under `holdfast launch`, and refused elsewhere.
 
-    A save that fails for a reason that may pass (a full disk) is dropped and tried again, with
-    pauses that grow to a minute, while training goes on, with a warning every minute. close()
-    raises the error if the last save failed. Any other error is raised by the next step() that
-    may save. Both are raised on all ranks alike.
+    A save that fails for a reason that may pass (a full disk) is tried again while training goes on,
+    with a warning every minute; close() raises the error if the last save failed. Any other error is
+    raised by the next step() that may save. Both are raised on all ranks alike.
     """
 
     def __init__(
@@ -157,7 +149,7 @@ class Checkpointer:
         self._boundaries = UpdateBoundaries(self._state.optimizers, self._state.models)
         self._changes = ModelChanges(self._state, self._boundaries, named)
         self.step_calls, self.pieces = StepCalls(), self._state.pieces  # for holdfast.inject
-        self._group = layout.group
+        self._steps, self._group = StepNumbers(schedule.total_steps), layout.group
         self._run_is_checked = False  # resume() has returned, or the run has no steps
         self._is_attached = False  # all that will be saved is known to the engine
         self.report, failures, self._rehearsal = Report(), with_grace(failures), rehearsal.current()
@@ -214,10 +206,7 @@ class Checkpointer:
     def values(self) -> dict[str, Any]:
         """Plain values that are saved with the training: an epoch, a best score.
 
-        Set those that must exist before resume(), which then replaces them by the saved ones:
-
-            ck.values["best"] = math.inf
-            start = ck.resume()
+        Set those that must exist before resume(), which replaces them: ck.values["best"] = math.inf
         """
         return self._values
 
@@ -231,8 +220,7 @@ class Checkpointer:
 
         `step` goes back to the checkpoint of that step. `initial` begins a run that has no
         checkpoint with the weights of a file or of another run (holdfast.load_into says more).
-        Both apply once: a script that is started again goes on with the newest checkpoint, if that
-        one descends from the step or the run has begun.
+        Both apply once: a script that is started again goes on with the newest checkpoint.
 
         `report` then says what was not as expected, which newer checkpoints were damaged, and
         from which tier the checkpoint was copied. ValueError, with that report and before anything
@@ -289,11 +277,10 @@ class Checkpointer:
     def step(self, step: int, loss: Any = None, *, metrics: Mapping[str, Any] | None = None) -> None:
         """Call it when `step` is done. It saves if it is time, in the background.
 
-        In the middle of gradient accumulation, where gradients wait for an update, it saves
-        nothing: a save that is due then waits for the next call between two updates. Three kinds
-        of saves do not wait and include the gradients: a save that has waited for 16 calls (or
-        twice the longest accumulation so far, if that is more), a save after a stop signal, and
-        the save of the last step.
+        While gradients wait for an update (accumulation), it saves nothing: a save that is due waits
+        for the next call between two updates. A save that has waited for 16 calls (or twice the
+        longest accumulation so far), one after a stop signal, and that of the last step do not wait,
+        and include the gradients.
 
         The loss is saved as the metric "loss", for Keep(best=). Reading a loss from the GPU would
         block training, so the saved metric may lag the step by up to about 20 steps. `metrics`,
@@ -409,17 +396,12 @@ class Checkpointer:
         return self._saves.settle_before_update(optimizer, args, kwargs) or changed
 
     def check(self) -> Check:
-        """Saves to a scratch folder, and tells whether what comes back is what is in memory.
+        """Saves to a scratch folder beside the run, and tells whether what comes back is in memory.
 
-            print(ck.check())
-
-        Call it on all ranks together, between two updates. It compares the seals of all tensors,
-        loads plain values back into their objects, and lists what was found and is not saved. It
-        needs room for a step beside the run. `holdfast rehearse` tells more: it kills the script.
+        Call it on all ranks together, between two updates: print(ck.check()). It also lists what was
+        found and is not saved. `holdfast rehearse` tells more: it kills the script.
         """
         return check(self._state, self._saves, self._run, self._group, [])
-
-    # The end
 
     def close(self, timeout: float | None = None, *, save: bool = True) -> None:
         """Waits until everything is durable, and raises the error of the last save if it failed.
@@ -429,21 +411,12 @@ class Checkpointer:
         seen since then. Otherwise it warns. With save=False, or every="never", it saves nothing.
         """
         if self._saves.job is not None:
-            self._recovery.at_end(functools.partial(self._save_end, save, timeout),
+            end = EndOfTraining(self._saves, self._steps, self._changes, self._watch,
+                                self._recovery.check_not_broken)
+            self._recovery.at_end(lambda: end.save(self._save_last, save, self._never_saves, timeout),
                                   self._closing, timeout)
 
-    def _save_end(self, wanted: bool, timeout: float | None) -> None:
-        """Saves the last step if no checkpoint has it, again with each rank's own if replicas differ."""
-        if (step := self._steps.unsaved) is not None:
-            self._save_last(step, wanted, self._never_saves)
-        if not is_exception_on_its_way() and self._saves.is_torn(timeout):
-            self._save_last(self._steps.saved_last, wanted, False)
-
-    def _save_last(self, step: int, wanted: bool, never: bool) -> None:
-        why = why_no_end(wanted, never, self._changes.changed_since(step), self._watch.is_damaged)
-        why = agree_on_end(why, self._saves.live_job(), self._recovery.check_not_broken)
-        if why is not None:
-            return _log.warning("%s", self._steps.unsaved_warning(why))
+    def _save_last(self, step: int) -> None:
         self._state.data.note_end()
         self._save(step, None, "the end of the training", with_gradients=self._is_mid_update())
 

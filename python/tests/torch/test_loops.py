@@ -98,7 +98,7 @@ def own_generator():
 
 
 def in_epochs(training, step, save):
-    for _ in range(training.data.epoch, 9):
+    for _ in range(training.data.epoch, 3):
         for batch in training.data:
             training.update(batch)
             save(step)

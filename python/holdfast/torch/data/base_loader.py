@@ -157,6 +157,7 @@ class Loader(abc.ABC):
         if one is None or not one.unused:
             return
         one.unused, one.is_trained, one.interrupted = 0, True, None
+        self._note_trained()
         if one.is_uncounted:
             one.is_uncounted = False
             self._count_epoch()
@@ -205,6 +206,9 @@ class Loader(abc.ABC):
 
     def _begin_anew(self) -> None:
         """Sets the position to the beginning of an epoch."""
+
+    def _note_trained(self) -> None:
+        """Called when the training has learned from the newest pass."""
 
     def _count_epoch(self) -> None:
         """Counts an epoch that ended before it was known to train."""

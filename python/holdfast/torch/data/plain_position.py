@@ -73,6 +73,7 @@ class PlainPosition(Loader):
         self._waiting = False  # the next `for` resumes in the middle of the epoch
         self._cycle: Cycle | None = None
         self._ends = EpochEnds()
+        self._left: tuple[Pass, int] | None = None  # a pass that was left, and after which batch
         self._told: int | None = None  # the epoch of the last set_epoch() since a state was loaded
         self._per_step: int | None = None  # batches of each step in this epoch; 0 if they differ
         self._steps = 0  # steps made with the batches of this pass
@@ -151,6 +152,7 @@ class PlainPosition(Loader):
         self._noted, self._since_step = None, 0
         self._now = state.get("now")
         self._ends.load(state)
+        self._left = None
         self._generators.restore_owned(state)
         if self._waiting:  # so that a set_epoch() for another epoch is noticed
             set_epochs(self._samplers, self._start["epochs"])
@@ -209,7 +211,7 @@ class PlainPosition(Loader):
         if self._batch > 0 and not self._waiting:  # the last `for` was left early
             self._waiting = self._epochs != "each"
             if not self._waiting:
-                self._end_epoch(self._pass, self._batch, is_sure=one.interrupted is None)
+                self._leave_epoch(self._pass, one)
         if not self._more():
             self._restore_generators()
             return iter(())
@@ -239,7 +241,9 @@ class PlainPosition(Loader):
                 yield from self._go_round(one)
                 return
             else:
-                self._end_epoch(one, 0)
+                if one.is_trained and self._is_followed:
+                    self._ends.ended(one, 0)
+                self._finish_epoch(one)
             if (self._epochs == "each" and not had_ended) or not self._more():
                 return
             had_ended, limit = False, None
@@ -257,10 +261,16 @@ class PlainPosition(Loader):
             self._ends.say_ended(trained)
         self._finish_epoch(one)
 
-    def _end_epoch(self, one: Pass | None, batch: int, *, is_sure: bool = True) -> None:
-        if one is not None and one.is_trained and self._is_followed and is_sure:
-            self._ends.ended(one, batch)
-        self._finish_epoch(one)
+    def _leave_epoch(self, left: Pass | None, then: Pass) -> None:
+        if left is not None and left.is_trained and self._is_followed and not then.interrupted:
+            self._left = left, self._batch
+        self._finish_epoch(left)
+
+    def _note_trained(self) -> None:
+        # Only now: the last epoch of a training may be left anywhere, and a validation may follow.
+        if self._left is not None:
+            self._ends.ended(*self._left)
+            self._left = None
 
     def _is_cycled(self, one: Pass) -> bool:
         """True if itertools.cycle keeps the batches of this pass, which have come to their end.

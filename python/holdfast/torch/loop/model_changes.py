@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from holdfast.torch.loop.end_of_training import CHANGED, LastStep
+from holdfast.torch.loop.last_step import CHANGED, LastStep
 from holdfast.torch.loop.messages import NO_HOOK, UNKNOWN_OPTIMIZER
 from holdfast.torch.loop.step_place import StepPlace
 from holdfast.torch.loop.unknown_state import UnknownState

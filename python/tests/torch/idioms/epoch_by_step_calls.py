@@ -15,6 +15,8 @@ model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2), nn.Linear(8, 1))
 opt = torch.optim.AdamW(model.parameters(), lr=1e-2)
 x = torch.randn(40, 4)
 loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=8, shuffle=True)
+
+
 def update(inputs, targets):
     loss = (model(inputs) - targets).pow(2).mean()
     opt.zero_grad()

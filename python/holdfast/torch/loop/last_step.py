@@ -1,0 +1,59 @@
+"""Tells whether the model is still what it was after a step.
+
+After its last step, a training often loads its best weights, or swaps averages in. To save them as
+the last step would be wrong, and silently so.
+"""
+
+from collections.abc import Callable, Mapping
+
+import torch
+
+from holdfast.torch.loop.kept_elements import KeptElements
+from holdfast.torch.state.change_detection import TensorVersions
+from holdfast.torch.values.dotted_names import name_a_few
+
+CHANGED = "the model has changed since then"
+_SAMPLE = 8  # the versions of so many tensors are looked at, to cost a step only microseconds
+
+
+class LastStep:
+    """The last step, and what some of the model's tensors were right after it."""
+
+    def __init__(self, find_tensors: Callable[[], Mapping[str, torch.Tensor]]) -> None:
+        """`find_tensors` returns the parameters and buffers of the model. It is called once."""
+        self._find_tensors = find_tensors
+        self._step: int | None = None
+        self._sample: TensorVersions | None = None
+        self._versions: list[int] = []
+        self._elements: KeptElements | None = None
+
+    def note(self, step: int) -> None:
+        """Notes that the model is now what it is after that step."""
+        if self._sample is None or self._elements is None:
+            tensors = self._find_tensors()
+            self._sample, self._elements = _sample_of(tensors), KeptElements(tensors)
+        self._step, self._versions = step, self._sample.now()
+        self._elements.keep()
+
+    def note_update(self) -> None:
+        """Notes that an optimizer has changed the model."""
+        self._step = None
+
+    def forget(self) -> None:
+        """Lets go of all tensors, which may have been replaced."""
+        self._step = self._sample = self._elements = None
+
+    def changed_since(self, step: int) -> str:
+        """What of the model may have been written to since that step; "" if nothing was."""
+        if self._step != step or self._sample is None or self._elements is None:
+            return CHANGED
+        changed = dict.fromkeys(self._sample.changed(self._versions) + self._elements.changed())
+        return f"{CHANGED} ({name_a_few(list(changed))})" if changed else ""
+
+
+def _sample_of(tensors: Mapping[str, torch.Tensor]) -> TensorVersions:
+    """At most _SAMPLE of the tensors, at equal distances in their order."""
+    # torch does not count writes to tensors that were made in inference mode.
+    names = [name for name, tensor in tensors.items() if not tensor.is_inference()]
+    distance = -(-len(names) // _SAMPLE) or 1
+    return TensorVersions({name: tensors[name] for name in names[::distance]})
