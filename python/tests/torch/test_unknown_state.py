@@ -160,7 +160,7 @@ class Holder:
 
 @pytest.mark.parametrize("kind", SCHEDULERS)
 def test_a_scheduler_that_was_not_given_is_named_alone(tmp_path, caplog, kind):
-    for given in [{}, {"scheduler": lambda one: one}, {"scheduler": lambda one: {"x": [one]}},
+    for given in [{}, {"scheduler": lambda one: one}, {"scheduler": lambda one: {"x": one}},
                   {"objects": lambda one: {"mine": Holder(one)}}]:
         script = Script()
         with warnings.catch_warnings():
