@@ -31,7 +31,8 @@ def absolute_path(path: _Path) -> str:
 def run_path(run: Any) -> str:
     """The path of a run directory, made absolute. TypeError or ValueError for what can be none."""
     if not isinstance(run, str | PathLike) or not fspath(run):
-        raise TypeError(f'run={run!r}; expected a folder, such as "runs/gpt"')
+        kind = ValueError if run == "" else TypeError
+        raise kind(f'run={run!r}; expected a folder, such as "runs/gpt"')
     path = absolute_path(run)
     above = path
     while not os.path.lexists(above) and above != os.path.dirname(above):

@@ -6,8 +6,9 @@ from typing import Any
 
 from holdfast.rehearse.records import LifeRecords, RankRecords, Record
 
-# Values that another life has by right: which choices led to it, and what is known of its loader.
-_OF_A_LIFE = ("branch", "rank.data draws")
+# Values that another life has by right: which choices led to it, and how its loader has come to its
+# position. The position itself shows in the batches.
+_OF_A_LIFE = ("branch", "rank.data draws", "things.data", "rank.things.data")
 _GENERATORS = "rank.generators"
 # What paths of values begin with, and what is said instead of the whole path; "": the rest of it.
 _NAMES = {f"{_GENERATORS}.python": "Python's random generator",

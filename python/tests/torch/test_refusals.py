@@ -312,6 +312,7 @@ def test_a_failure_of_the_training_is_not_hidden_by_one_of_the_last_save(tmp_pat
         with toy.checkpointer(tmp_path / "run") as checkpointer:
             checkpointer.resume()
             shutil.rmtree(tmp_path / "run")
+            (tmp_path / "run").write_text("a file, which cannot be made a folder")
             toy.train(checkpointer, [0])
             raise KeyError("mine")
     assert any("last save" in note for note in raised.value.__notes__)

@@ -126,7 +126,7 @@ def test_a_file_is_no_place_for_a_run(tmp_path, run, words):
 
 @pytest.mark.parametrize("run", ["", 5, None])
 def test_what_is_no_folder_is_refused(run):
-    with pytest.raises(TypeError, match='expected a folder, such as "runs/gpt"'):
+    with pytest.raises((TypeError, ValueError), match='expected a folder, such as "runs/gpt"'):
         Loop(run)
 
 

@@ -32,9 +32,15 @@ from holdfast.rehearse.plan import (
     records_folder,
     rehearsed_run,
 )
-from holdfast.torch.loop.step_record import digest_inputs, digest_values, seals_by_name
+from holdfast.torch.loop.step_record import (
+    digest_inputs,
+    digest_text,
+    digest_values,
+    seals_by_name,
+)
 from holdfast.torch.values import generators
 from holdfast.torch.values.boxes import local_of
+from holdfast.torch.values.found_generators import Search, generators_of_script
 
 _DURABLE = 120.0  # seconds for the save before a kill to become durable
 _LOOK = 0.05  # seconds between two looks whether the supervisor is still there
@@ -166,7 +172,8 @@ class Rehearsal:
             torch.cuda.synchronize()
         values = {**captured.objects, **{f"rank.{key}": one
                                          for key, one in captured.rank_objects.items()}}
-        return {"tensors": seals_by_name(captured.pieces), "values": digest_values(values)}
+        return {"tensors": seals_by_name(captured.pieces), "values": digest_values(values),
+                "found": _unsaved_generators(checkpointer._state)}
 
     def _die_alone(self, step: int) -> None:
         """Kills this rank and no other, once."""
@@ -261,6 +268,22 @@ def _weak_hook(rehearsal: Rehearsal, checkpointer: Any) -> Any:
             rehearsal.before_update(live)
 
     return before
+
+
+def _unsaved_generators(state: Any) -> dict[str, str]:
+    """Generators that are found and that no save holds, by path, with digests of their states."""
+    sources = state.data.sources()
+    search = Search([*state.generators.values(),
+                     *(one for _, source in sources for one in source.replayed)])
+    found: dict[str, Any] = {}
+    for number, model in enumerate(state.models):
+        found |= search.find(model, f"model.{number}" if number else "model")
+    for name, source in sources:
+        for part in ("dataset", "collate_fn", "sampler"):
+            found |= search.find(getattr(source, part), f"{name}.{part}")
+    found |= search.find(generators_of_script(), "script")
+    return {path: f"{type(one).__name__} {digest_text(repr(generators.capture_one(path, one)))}"
+            for path, one in found.items()}
 
 
 def _saved_last(checkpointer: Any) -> int:

@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,13 +47,14 @@ class Check:
         return "\n".join(parts)
 
 
-def check(state: TrainingState, saves: Saves, run: str, group: Any, unsaved: list[str]) -> Check:
+def check(state: TrainingState, saves: Saves, run: str, group: Any, unknown: Mapping[str, str]) -> Check:
     """Saves what is there now to a folder beside the run, reads it again, and compares.
 
-    All ranks call it together, between two updates. `unsaved` is what is known not to be saved.
+    All ranks call it together, between two updates. `unknown` has a sentence about each optimizer,
+    scheduler or scaler that takes part and was not given.
     """
     saves.settle()
-    found = Check(unsaved=unsaved)
+    found = Check()
     with _scratch(run, state) as folder:
         captured = saves.look()
         saved = _save_and_read(folder, state, captured, group)
@@ -61,6 +62,8 @@ def check(state: TrainingState, saves: Saves, run: str, group: Any, unsaved: lis
         _compare_values(captured, saved, state.rank, found)
     found.differs += state.reload_plain_values()
     found.differs += _reload_generators(state)
+    found.unsaved = [*unknown.values(),
+                     *(f"generator {name}: {why}" for name, why in state.unsaved.items())]
     return found
 
 

@@ -42,7 +42,7 @@ def digest_inputs(state: Any, leaves: list[Any]) -> str:
         elif leaf is None or isinstance(leaf, bool | int | float | str):
             texts.append(repr(leaf))
     seals = _native.Pieces(state.describe(tensors)).seals() if tensors else []
-    return _short(repr(texts)) + ":" + ".".join(seal for _, seal in seals)
+    return digest_text(repr(texts)) + ":" + ".".join(seal for _, seal in seals)
 
 
 def _digest(value: Any, path: str, found: dict[str, str]) -> None:
@@ -55,8 +55,9 @@ def _digest(value: Any, path: str, found: dict[str, str]) -> None:
     elif not isinstance(value, TensorName):
         text = repr(value)
         long = len(text) > _SHOWN
-        found[path] = _short(text) if long else text
+        found[path] = digest_text(text) if long else text
 
 
-def _short(text: str) -> str:
+def digest_text(text: str) -> str:
+    """A digest of a text, in 20 hexadecimal digits."""
     return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()

@@ -2,8 +2,8 @@
 
 A functional training (torch.func) changes copies of the parameters, and a notebook may have made a new
 model after the Checkpointer: every save then holds the untrained one. At saves, the versions of a few
-tensors are compared. Only if they are all the same, all tensors and objects are looked at, some
-elements of each.
+tensors are compared. Only if they are all the same, all tensors are sealed and compared, and so are
+the objects.
 """
 
 import logging
@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
+from holdfast import _native
 from holdfast.torch.state.piece import Piece
 from holdfast.torch.state.training_state import TrainingState
 
 _log = logging.getLogger("holdfast")
 
 _SAMPLE = 8  # so many tensors are looked at at each save
-_ELEMENTS = 16  # of each tensor, where all are looked at
 _SAVES = 3  # so many saves must be equal to the one before them in all tensors and objects
 _CHANGES = 3  # after so many changes in what the sample does not have, nothing is looked at any more
 # Objects that change with the steps, whatever the model does.
@@ -60,18 +60,15 @@ class UnchangedModel:
         self._sample, self._first, self._all, self._equal = sample, step, None, 0
 
     def _look(self, pieces: list[Piece]) -> Any:
-        """Versions, addresses and some elements of all tensors, and the objects; None if unknown."""
+        """The seals of all tensors, and the objects."""
         tensors = {piece.name: piece for piece in pieces}
         objects = {}
         for key, (tree, inside) in self._state.peers.captured_objects().items():
             if key not in _BESIDE:
                 objects[key] = repr(tree)
                 tensors |= {piece.name: piece for piece in inside}
-        try:
-            return objects, {name: _some_elements(piece.tensor) for name, piece in tensors.items()}
-        except (RuntimeError, NotImplementedError):  # a dtype of which no elements can be taken
-            self._is_over = True
-            return None
+        described = self._state.describe([(piece, name) for name, piece in tensors.items()])
+        return objects, _native.Pieces(described).seals()
 
     def _say(self, steps: int, pieces: list[Piece]) -> None:
         self._is_over = True
@@ -92,14 +89,3 @@ def _sample_of(pieces: list[Piece]) -> list[tuple[str, int, int]]:
 
 def _version_of(tensor: torch.Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
-
-
-def _some_elements(tensor: torch.Tensor) -> tuple[int, int, bytes]:
-    """The version, the address and some elements; what writes through .data shows in these alone."""
-    version = _version_of(tensor)
-    if tensor.numel() == 0:
-        return version, 0, b""
-    count = min(_ELEMENTS, tensor.numel())
-    places = torch.linspace(0, tensor.numel() - 1, count, dtype=torch.float64).long()
-    found = torch.take(tensor, places.to(tensor.device)).cpu()
-    return version, tensor.data_ptr(), bytes(found.view(torch.uint8).tolist())

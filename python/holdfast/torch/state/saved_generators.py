@@ -1,7 +1,7 @@
 """The random generators that a checkpoint has beside those of the process.
 
 These are the ones that the caller gave, and the ones that nobody gave and that are found in the model
-and in what the loader reads with (found_generators.py). A found generator is saved under its path,
+in what the loader reads with, and among the global variables of the script (found_generators.py). A found generator is saved under its path,
 such as "data.dataset.rng", and restored when those of the process are. In a loader's workers, a
 dataset draws from copies that no checkpoint can have: those generators are named in `unsaved`.
 """
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from holdfast.torch.data.loaders import Loaders
-from holdfast.torch.values.found_generators import Search
+from holdfast.torch.values.found_generators import Search, generators_of_script
 from holdfast.torch.values import generators as random_generators
 from holdfast.torch.values.dotted_names import join
 
@@ -59,6 +59,7 @@ class SavedGenerators:
         else:
             found = search.find_again(self._holders, self.found)
         self._looks += 1
+        self._add_those_of_script(found)
         self._take(found)
         self._note_workers()
 
@@ -84,6 +85,13 @@ class SavedGenerators:
             if source.sampler is not None:
                 search.leave_out(source.replayed)
                 yield from search.find(source.sampler, f"{name}.sampler").items()
+
+    def _add_those_of_script(self, found: dict[str, Any]) -> None:
+        """Adds the script's own, unless they are saved elsewhere: by a loader, or as they were given."""
+        saved = [*self._given.values(), *self._objects, *found.values(),
+                 *(one for _, source in self._data.sources() for one in source.replayed)]
+        known = {id(one) for one in saved}
+        found |= {path: one for path, one in generators_of_script().items() if id(one) not in known}
 
     def _take(self, found: Mapping[str, Any]) -> None:
         """Keeps what can be saved."""

@@ -59,6 +59,14 @@ class _Held(NamedTuple):
     holder: Any = None  # another _Held
 
 
+def generators_of_script() -> dict[str, Any]:
+    """The generators that are global variables of the script itself, by paths such as "__main__.rng"."""
+    main = vars(sys.modules["__main__"]) if "__main__" in sys.modules else {}
+    of_process = {id(one) for one in _of_process()}
+    return {f"__main__.{name}": one for name, one in list(main.items())
+            if type(name) is str and is_generator(one) and id(one) not in of_process}
+
+
 class Search:
     """One search; what it has looked at in one owner, it does not look at in the next."""
 

@@ -70,7 +70,7 @@ def capture_for_order(extra: Mapping[str, Any]) -> dict[str, Any]:
     numpy = _numpy()
     return {"python": _pythons.capture(),
             "numpy": None if numpy is None else _numpys.capture(numpy),
-            "extra": {name: _capture_one(name, one) for name, one in extra.items()}}
+            "extra": {name: capture_one(name, one) for name, one in extra.items()}}
 
 
 def restore_for_order(saved: Mapping[str, Any], extra: Mapping[str, Any]) -> None:

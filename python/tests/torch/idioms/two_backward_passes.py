@@ -1,6 +1,6 @@
 """A sharpness-aware step: two backward passes, and weights that move and come back between them.
 
-exact
+exact, says: was written to between two updates
 """
 
 import idiom
