@@ -21,8 +21,8 @@ def _advice_for(one: Killed) -> str:
                "before its loop."
     assert named is not None
     if named.what == "found":
-        short = named.name.rpartition(".")[2]
-        return f'Save it: Checkpointer(..., objects={{"{short}": {named.name}}}).'
+        path = named.name.removeprefix("__main__.").removeprefix("data.")
+        return f'Save it: Checkpointer(..., objects={{"{path.rpartition(".")[2]}": {path}}}).'
     if named.what == "step":
         return "The restarted command makes other steps. Expected a loop that begins at the " \
                "number that ck.resume() returns, and data= for its loader."

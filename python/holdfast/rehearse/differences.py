@@ -152,4 +152,6 @@ def _number(loss: str | None) -> str:
 def _kind(one: Difference) -> str:
     if one.what == "value" and len(one.undisturbed) <= 40 and len(one.disturbed) <= 40:
         return f"{one.undisturbed} / {one.disturbed}"
-    return {"generator": "its state", "found": "not saved"}.get(one.what, one.what)
+    if one.what == "found":
+        return f"{one.undisturbed.partition(' ')[0]}, not saved"
+    return "its state" if one.what == "generator" else one.what

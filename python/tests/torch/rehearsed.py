@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import ranks
+from idiom import FOLDER
 
 from holdfast.rehearse import process_tree
 from holdfast.rehearse.life import Failed
@@ -118,3 +119,9 @@ def _run(command, mend):
     sys.stdout.flush()
     sys.stderr.flush()
     return code
+
+
+def rehearse_idiom(name, tmp_path, mend="", **options):
+    """Rehearses a script of the folder `idioms`."""
+    run = f"import idiom; idiom.RUN = {str(tmp_path / 'idiom')!r}\n"
+    return rehearse(FOLDER / f"{name}.py", tmp_path, mend=run + mend, **options)

@@ -281,7 +281,8 @@ def _unsaved_generators(state: Any) -> dict[str, str]:
     for name, source in sources:
         for part in ("dataset", "collate_fn", "sampler"):
             found |= search.find(getattr(source, part), f"{name}.{part}")
-    found |= search.find(generators_of_script(), "script")
+    of_script = {path.removeprefix("__main__."): one for path, one in generators_of_script().items()}
+    found |= search.find(of_script, "__main__")
     return {path: f"{type(one).__name__} {digest_text(repr(generators.capture_one(path, one)))}"
             for path, one in found.items()}
 

@@ -1,0 +1,74 @@
+"""`holdfast rehearse` finds what would come back wrong if a part of Holdfast were missing."""
+
+import pytest
+from rehearsed import rehearse, rehearse_idiom
+
+# Takes the search for generators out, as if nobody looked for those that were not given.
+NO_SEARCH = """
+from holdfast.torch.state.saved_generators import SavedGenerators
+SavedGenerators.look = lambda self: None
+"""
+# Counts every pass over a loader as an epoch that trains.
+ALL_PASSES_TRAIN = """
+from holdfast.torch.data.base_loader import Loader
+Loader.follow = lambda self: None
+"""
+# Lets the background copy a save that nobody settles before a write by hand.
+NO_SETTLE = """
+from holdfast.torch.loop.model_changes import ModelChanges
+ModelChanges.after_save = lambda self, warn: False
+"""
+
+
+@pytest.mark.parametrize(("name", "mend", "what"), [
+    ("generator_of_script", NO_SEARCH, "batch"),
+    ("generators_nobody_gave", NO_SEARCH, "batch"),
+    ("forgotten_optimizer", "", None),
+    ("forgotten_scheduler", "", None),
+    ("step_before_update", "", None),
+    ("step_before_scheduler", "", None),
+    ("validation_on_training_loader", ALL_PASSES_TRAIN, None),
+])
+def test_what_a_mend_prevents_is_found_without_it(tmp_path, name, mend, what):
+    found = rehearse_idiom(name, tmp_path, mend, steps=12)
+    assert found.code == 1 and "NOT exact" in found.text, found.text
+    assert what in (None, found.json["first_difference"]["what"]), found.text
+
+
+@pytest.mark.parametrize("name", ["generator_of_script", "generators_nobody_gave",
+                                  "validation_on_training_loader"])
+def test_with_the_mend_it_is_exact(tmp_path, name):
+    found = rehearse_idiom(name, tmp_path, steps=12)
+    assert found.code == 0, found.text
+
+
+def test_a_generator_that_is_not_saved_is_named_with_what_to_write(tmp_path):
+    found = rehearse_idiom("generator_of_script", tmp_path, NO_SEARCH, steps=12)
+    assert found.json["cause"]["name"] == "__main__.rng"
+    assert "<- __main__.rng (Generator, not saved)" in found.text
+    assert 'Checkpointer(..., objects={"rng": rng})' in found.text
+
+
+BY_HAND = """
+import torch
+from torch import nn
+import holdfast
+torch.manual_seed(0)
+model = nn.Linear(3000, 3000)
+ck = holdfast.Checkpointer("run", model=model, writing=holdfast.Writing(guard="off"))
+for step in range(ck.resume(), 20):
+    rows = model.weight.data.numpy()
+    rows[-1] = step  # at once, while the background may still copy the rows before it
+    rows[:-1] *= 0.9
+    ck.step(step, loss=float(rows[0, 0]))
+"""
+
+
+def test_an_update_by_hand_that_tears_a_save_is_found(tmp_path):
+    found = rehearse(BY_HAND, tmp_path, mend=NO_SETTLE)
+    assert found.code == 1, found.text
+    assert found.json["cause"]["name"] == "model.weight"
+
+
+def test_an_update_by_hand_is_exact(tmp_path):
+    assert rehearse(BY_HAND, tmp_path).code == 0
