@@ -6,6 +6,7 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 from holdfast import _native
+from holdfast.rehearse.plan import rehearsed_copy
 
 if TYPE_CHECKING:
     import numpy
@@ -89,7 +90,7 @@ def open(path: _Path) -> Contents:
         >>> {name: info.shape for name, info in contents.items()}
         >>> weight = contents.read("fc.weight")
     """
-    return Contents(path)
+    return Contents(rehearsed_copy(path))
 
 
 def convert(source: _Path, target: _Path) -> None:

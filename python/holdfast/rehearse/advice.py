@@ -1,5 +1,6 @@
 """What to do about what a rehearsal has found."""
 
+from holdfast.rehearse.differences import readable_name
 from holdfast.rehearse.rehearsal import Killed, Outcome
 
 
@@ -8,6 +9,9 @@ def advise(outcome: Outcome) -> list[str]:
     if outcome.is_exact:
         return []
     first = outcome.first
+    if outcome.never_changes:
+        return ["No tensor that is saved has changed in any step. Expected model= and optimizer= to be "
+                "those that are trained."]
     if first is None:
         return ["The training differs from itself without a kill, so that later steps cannot be "
                 "compared. Expected fixed seeds, and torch.use_deterministic_algorithms(True)."]
@@ -32,5 +36,5 @@ def _advice_for(one: Killed) -> str:
     if named.what == "loss":
         return "Batch and state were the same. Something else changes the loss: a generator or a " \
                "counter that is not saved belongs in objects=."
-    return f"{named.name} came back with another value. Expected that nothing changes it between " \
+    return f"{readable_name(named.name)} came back with another value. Expected that nothing changes it between " \
            "ck.step() and the next step, and that ck.step() stands behind all updates of a step."

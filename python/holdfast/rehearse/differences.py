@@ -10,6 +10,9 @@ from holdfast.rehearse.records import LifeRecords, RankRecords, Record
 # position. The position itself shows in the batches.
 _OF_A_LIFE = ("branch", "rank.data draws", "things.data", "rank.things.data")
 _GENERATORS = "rank.generators"
+# A trainer takes these up only when it begins to train.
+_OF_A_TRAINER = ("things.trainer", "rank.things.trainer", "trainer.")
+_POSITION = ".combined_loader."  # of the loaders of Lightning
 # What paths of values begin with, and what is said instead of the whole path; "": the rest of it.
 _NAMES = {f"{_GENERATORS}.python": "Python's random generator",
           f"{_GENERATORS}.numpy": "NumPy's random generator",
@@ -62,13 +65,26 @@ def difference_of_resumed(killed: LifeRecords, life: LifeRecords) -> Difference 
         if own.resumed is None or step not in records.steps:
             continue
         for what, name, a, b in _unequal_state(records.steps[step], own.resumed, set()):
-            if not name.startswith(_GENERATORS):  # restored when the loader's iterator exists
+            # Generators are restored when the loader's iterator exists.
+            later = name.startswith((_GENERATORS, *_OF_A_TRAINER))
+            if not (later or _is_made_later(what, name, a, b)):
                 return Difference(step, rank, what, name, a, b)
         yet, first = records.waits or {}, next(iter(own.steps.values()), own.waits or {})
         if yet.get("inputs") and first.get("inputs"):
-            for what, name, a, b in _unequal_begin(yet, first, set()):
+            # The killed step may have been in the first of several forward passes.
+            so_far = {**first, "inputs": first["inputs"][:len(yet["inputs"])]}
+            for what, name, a, b in _unequal_begin(yet, so_far, set()):
                 return Difference(own.resumed["start"], rank, what, name, a, b)
     return None
+
+
+def _is_made_later(what: str, name: str, then: str, now: str) -> bool:
+    """True for tensors that an object makes when it is first used, as a GradScaler does.
+
+    Until then it has plain values in their place.
+    """
+    of_object = not name.startswith(("model", "optimizer"))
+    return of_object and (now if what == "tensor" else then) == "missing"
 
 
 def differing_values(golden: LifeRecords, again: LifeRecords) -> set[str]:
@@ -135,7 +151,7 @@ def _unequal_state(a: Record, b: Record, ignored: set[str]) -> Iterator[tuple[st
     for name, one, other in _unequal_items(a["tensors"], b.get("tensors", {})):
         yield "tensor", name, one, other
     for name, one, other in _unequal_items(a["values"], b.get("values", {})):
-        if name not in ignored and not name.startswith(_OF_A_LIFE):
+        if not (name in ignored or name.startswith(_OF_A_LIFE) or _POSITION in name):
             yield "value", name, one, other
 
 

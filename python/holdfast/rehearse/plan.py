@@ -58,6 +58,15 @@ def records_folder(folder: Path, life: int) -> Path:
     return folder / f"life-{life}"
 
 
+def rehearsed_copy(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """What a rehearsal has saved in the place of that run, if it has; else the path itself.
+
+    A script may look into its run before it builds its model.
+    """
+    copy = rehearsed_run(os.path.abspath(os.path.expanduser(os.fspath(path))))
+    return copy if VARIABLE in os.environ and os.path.isdir(copy) else path
+
+
 def rehearsed_run(run: str) -> str:
     """The folder in which a rehearsal saves what would go to that run; the run itself without one."""
     folder = os.environ.get(VARIABLE)

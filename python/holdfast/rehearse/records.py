@@ -18,6 +18,7 @@ class RankRecords:
     steps: dict[int, Record] = field(default_factory=dict)  # the last record of each step
     waits: Record | None = None  # the rank waits to be ended
     warnings: list[str] = field(default_factory=list)
+    _is_new_process: bool = True  # it has recorded no step yet
 
     @property
     def world(self) -> int:
@@ -27,15 +28,26 @@ class RankRecords:
         """Takes the next record."""
         kind = record["kind"]
         if kind == "step":
-            self.steps[record["step"]] = record
+            self._add_step(record)
         elif kind == "warning":
             self.warnings.append(record["text"])
         elif kind == "open":
             self.opened.append(record)
+            self._is_new_process = True
         elif kind == "resumed":
             self.resumed = record
         elif kind == "waits":
             self.waits = record
+
+
+    def _add_step(self, record: Record) -> None:
+        """Micro-batches may share the number of a step: then their inputs are those of one step."""
+        before = self.steps.pop(record["step"], None)
+        if before is not None and not self._is_new_process:
+            record = {**record, "inputs": before["inputs"] + record["inputs"],
+                      "generators": before["generators"] or record["generators"]}
+        self.steps[record["step"]] = record
+        self._is_new_process = False
 
 
 class LifeRecords:

@@ -47,6 +47,7 @@ class Outcome:
     steps: int
     seconds: float
     by_itself: Difference | None = None  # in which two undisturbed runs differ
+    never_changes: bool = False  # no tensor of the undisturbed run has changed from step to step
     ended_early: bool = False  # the command has ended by itself before so many steps
     left_out: list[str] = field(default_factory=list)  # values that two undisturbed runs differ in
     kills: list[Killed] = field(default_factory=list)
@@ -55,7 +56,7 @@ class Outcome:
 
     @property
     def is_exact(self) -> bool:
-        return self.by_itself is None and not any(one.difference for one in self.kills)
+        return not (self.by_itself or self.never_changes or self.first)
 
     @property
     def first(self) -> Killed | None:
@@ -77,7 +78,7 @@ class Rehearsal:
         golden = self._life("undisturbed", "undisturbed", Plan(1, os.getpid(), self._steps))
         _check_usable(golden)
         records = golden.records
-        outcome = Outcome(len(records.numbers), golden.seconds,
+        outcome = Outcome(len(records.numbers), golden.seconds, never_changes=_never_changes(records),
                           ended_early=golden.code is not None and
                           len(records.numbers) < self._steps)
         again = self._life("again", "undisturbed again", self._plan(1, records))
@@ -201,11 +202,27 @@ def _compare(golden: LifeRecords, lived: Life, outcome: Outcome, ignored: set[st
     killed.resumed_after = resumed[0] if resumed else None
     was_killed = any(one.waits and one.waits["why"] == "kill" for one in records.ranks.values())
     killed.compared_to = max(records.numbers, default=None)
-    upto = killed.compared_to if was_killed else golden.numbers[-1]
+    upto = _last_whole(golden, records) if was_killed else golden.numbers[-1]
+    killed.compared_to = upto if was_killed else killed.compared_to
     killed.cause = before and difference_of_resumed(before, records)
     if outcome.by_itself is None:
         killed.difference = first_difference(golden, records, ignored, upto)
     killed.difference = killed.difference or killed.cause
+
+
+def _last_whole(golden: LifeRecords, killed: LifeRecords) -> int | None:
+    """The last step of a killed life, or the one before it if only some of its micro-batches were made."""
+    numbers = killed.numbers
+    is_part = any(rank in golden.ranks and len(one.steps[numbers[-1]]["inputs"])
+                  < len(golden.ranks[rank].steps.get(numbers[-1], {}).get("inputs", ()))
+                  for rank, one in killed.ranks.items() if numbers and numbers[-1] in one.steps)
+    return (numbers[-2:-1] or [None])[0] if is_part else (numbers or [None])[-1]
+
+
+def _never_changes(golden: LifeRecords) -> bool:
+    """True if every step of every rank has left all tensors as they were."""
+    return all(record["tensors"] == next(iter(one.steps.values()))["tensors"]
+               for one in golden.ranks.values() for record in one.steps.values())
 
 
 def _not_met(golden: LifeRecords, kills: Sequence[Killed]) -> list[str]:
@@ -220,6 +237,8 @@ def _not_met(golden: LifeRecords, kills: Sequence[Killed]) -> list[str]:
         missing.append(f"an epoch's end{more}")
     if not any(record["validated"] for one in ranks for record in one.steps.values()):
         missing.append("a validation")
+    if not any(record["loss"] for one in ranks for record in one.steps.values()):
+        missing.append("the losses (ck.step(step, loss=loss) tells them)")
     if not any(one["workers"] for one in opened):
         missing.append("workers of a loader")
     return missing

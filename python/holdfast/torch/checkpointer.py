@@ -150,8 +150,9 @@ class Checkpointer:
         self._changes = ModelChanges(self._state, self._boundaries, named)
         self.step_calls, self.pieces = StepCalls(), self._state.pieces  # for holdfast.inject
         self._steps, self._group = StepNumbers(schedule.total_steps), layout.group
-        self._run_is_checked = False  # resume() has returned, or the run has no steps
-        self._is_attached = False  # all that will be saved is known to the engine
+        self.epoch_of: Callable[[], int] | None = None  # set by an adapter that counts epochs itself
+        # resume() has returned, or the run has no steps; all that will be saved is known to the engine
+        self._run_is_checked = self._is_attached = False
         self.report, failures, self._rehearsal = Report(), with_grace(failures), rehearsal.current()
         self._recovery = recovery_for(recover, self._state, self._buckets, scaler, layout.group)
         transport = self._recovery.connect()
@@ -376,9 +377,8 @@ class Checkpointer:
     def check_new(self, expected: str = "resume() before the first step, or another folder") -> None:
         """ValueError, on all ranks, if the run has steps; `expected` says what to do then.
 
-        The first step() and save() call it, unless resume() has returned: steps of another training
-        would be taken for older steps of this one, and removed.
-        """
+        The first step() and save() call it, unless resume() has returned: steps of another training would
+        be removed as older steps of this one."""
         if not self._run_is_checked:
             self._saves.live_job().check_new(expected)
         self._run_is_checked = True

@@ -14,6 +14,7 @@ callbacks. So HoldfastTrainer overrides the methods that read and write checkpoi
 
 import dataclasses
 import json
+import math
 import logging
 import tempfile
 from collections.abc import Mapping
@@ -162,6 +163,7 @@ class HoldfastTrainer:
             optimizer=getattr(ours.optimizer, "optimizer", ours.optimizer),
             scheduler=ours.lr_scheduler, scaler=ours.accelerator.scaler, **options,
         )
+        self._checkpointer.epoch_of = lambda: math.ceil(ours.state.epoch or 0) - 1
         self._checkpointer._run_is_checked = self._may_have_steps
         self._checkpointer.check_new('resume_from_checkpoint="auto", or another output_dir')
         self._may_have_steps = True  # a second attempt finds those of the first

@@ -165,11 +165,13 @@ class HoldfastCallback(pl.Callback):
         schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
         options = self._options | more
         options["objects"] = {**(options.get("objects") or {}), "trainer": state}
-        return Checkpointer(
+        made = Checkpointer(
             self._run, model=trainer.model, optimizer=list(trainer.optimizers),
             scheduler=schedulers or None,
             scaler=getattr(trainer.precision_plugin, "scaler", None), **options,
         )
+        made.epoch_of = lambda: trainer.fit_loop.epoch_progress.current.started - 1
+        return made
 
     @property
     def _failures(self) -> Failures:

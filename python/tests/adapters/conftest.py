@@ -10,7 +10,7 @@ NEEDS = {"test_accelerate.py": "accelerate", "test_document.py": "lightning",
          "test_huggingface.py": "transformers", "test_huggingface_reads.py": "transformers",
          "test_launch_adapters.py": "lightning", "test_lightning.py": "lightning",
          "test_lightning_epochs.py": "lightning",
-         "test_planned_models.py": "transformers", "test_torchdata.py": "torchdata",
+         "test_planned_models.py": "transformers", "test_rehearse_adapters.py": "lightning", "test_torchdata.py": "torchdata",
          "test_weights.py": "peft"}
 
 collect_ignore = [name for name, package in NEEDS.items()

@@ -7,6 +7,7 @@ import os
 
 import idiom
 import pytest
+from idioms_page import PAGE, row, rows_of, verdict_of
 
 # Each takes a second. Those that are least unlike the others are not in `make test`.
 LONG = {
@@ -53,3 +54,15 @@ def _is_refused(printed, text):
     """True if the process ended with an error of one sentence that has the text."""
     last = printed.strip().splitlines()[-1]
     return text in last and len(last) < 400
+
+
+def test_the_page_of_idioms_has_a_row_for_each_script():
+    rows = rows_of(PAGE.read_text())
+    expected = {row(name, "").rpartition(" | ")[0] for name in NAMES}
+    assert set(rows) == expected, f"{PAGE}: run python/tests/torch/idioms_page.py"
+
+
+@pytest.mark.skipif(not os.environ.get("HOLDFAST_LONG"), reason="needs HOLDFAST_LONG=1")
+@pytest.mark.parametrize("name", NAMES)
+def test_a_rehearsal_says_of_an_idiom_what_the_page_says(name):
+    assert rows_of(PAGE.read_text())[row(name, "").rpartition(" | ")[0]] == verdict_of(name)

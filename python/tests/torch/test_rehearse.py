@@ -164,3 +164,23 @@ def test_a_job_of_holdfast_launch_also_loses_one_rank_alone(tmp_path):
     kills = json.loads(done.stdout)["kills"]
     assert [one["alone"] for one in kills] == [None, None, 1]
     assert not Path(tmp_path / "run").exists()
+
+
+def test_a_model_that_never_changes_is_not_called_exact(tmp_path):
+    text = script(tmp_path).replace("        opt.step()\n", "")
+    found = rehearse(text, tmp_path)
+    assert found.code == 1 and "No tensor that is saved has changed" in found.text
+
+
+def test_micro_batches_that_share_a_number_are_one_step(tmp_path):
+    text = script(tmp_path).replace("ck.step(step, loss=loss)", "ck.step(step // 2, loss=loss)").replace(
+        "        opt.step()\n", "        if step % 2:\n            opt.step()\n").replace(
+        "        opt.zero_grad()\n", "        if step % 2 == 0:\n            opt.zero_grad()\n").replace(
+        "step = ck.resume()", "step = 2 * ck.resume()")
+    found = rehearse(text, tmp_path, steps=8)
+    assert found.code == 0, found.text
+
+
+def test_losses_that_nobody_gives_are_named(tmp_path):
+    found = rehearse(script(tmp_path).replace(", loss=loss", ""), tmp_path)
+    assert found.code == 0 and "the losses (ck.step(step, loss=loss) tells them)" in found.text

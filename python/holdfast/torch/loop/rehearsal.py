@@ -90,9 +90,8 @@ class Rehearsal:
         self._write("open", rank=self._rank, world=state.world, pid=os.getpid(),
                     launched="HOLDFAST_LAUNCH_ID" in os.environ, **_loader_facts(state))
         self._watched.add(checkpointer)
-        look = functools.partial(self._seen.note_forward, state)
         self._hooks[id(checkpointer)] = [
-            *(model.register_forward_pre_hook(look, with_kwargs=True) for model in state.models),
+            *(hook for model in state.models for hook in self._seen.watch(state, model)),
             register_optimizer_step_pre_hook(_weak_hook(self, checkpointer))]
 
     def detach(self, checkpointer: Any) -> None:
@@ -164,7 +163,7 @@ class Rehearsal:
         self._numbers.append(step)
         self._write("step", by=by, step=step, loss=None if loss is None else float(loss).hex(),
                     **self._seen.take(), **self._state_of(checkpointer),
-                    **_epoch_of(checkpointer._state))
+                    **_epoch_of(checkpointer))
 
     def _state_of(self, checkpointer: Any) -> dict[str, Any]:
         captured = checkpointer._saves.look()
@@ -214,9 +213,32 @@ class _Seen:
         self._inputs: list[str] = []
         self._generators: dict[str, str] = {}
         self._validated = False
+        self._is_inside = False  # the forward pass of a whole model
 
-    def note_forward(self, state: Any, module: Any, args: Any, kwargs: Any) -> None:
-        """A hook before the forward pass of a model."""
+    def watch(self, state: Any, model: Any) -> list[Any]:
+        """Hooks on the forward pass of a model, and of its parts where it is not called as a whole.
+
+        Lightning's modules and others have a training_step() that calls their parts.
+        """
+        enter = functools.partial(self._enter, state)
+        part = functools.partial(self._enter_part, state)
+        return [model.register_forward_pre_hook(enter, with_kwargs=True),
+                model.register_forward_hook(self._leave, always_call=True),
+                *(child.register_forward_pre_hook(part, with_kwargs=True)
+                  for child in model.children())]
+
+    def _enter(self, state: Any, module: Any, args: Any, kwargs: Any) -> None:
+        self._is_inside = True
+        self._note(state, module, args, kwargs)
+
+    def _leave(self, *_: Any) -> None:
+        self._is_inside = False
+
+    def _enter_part(self, state: Any, module: Any, args: Any, kwargs: Any) -> None:
+        if not self._is_inside:
+            self._note(state, module, args, kwargs)
+
+    def _note(self, state: Any, module: Any, args: Any, kwargs: Any) -> None:
         if not module.training:
             self._validated = True
             return
@@ -304,9 +326,11 @@ def _loader_facts(state: Any) -> dict[str, Any]:
     return {"workers": workers, "epoch_length": length, "has_loader": loader is not None}
 
 
-def _epoch_of(state: Any) -> dict[str, Any]:
+def _epoch_of(checkpointer: Any) -> dict[str, Any]:
     """The number of the epoch, and whether it still is that of a `for` that has read its last batch."""
-    loader = state.data.first
+    loader = checkpointer._state.data.first
     epoch = getattr(loader, "epoch", None)
+    if loader is None and (ask := checkpointer.epoch_of) is not None:
+        return {"epoch": ask(), "ends_with_for": True}
     spans = getattr(loader, "_epochs", getattr(getattr(loader, "sampler", None), "epochs", None))
     return {"epoch": epoch if isinstance(epoch, int) else None, "ends_with_for": spans == "each"}

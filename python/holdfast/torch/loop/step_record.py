@@ -37,12 +37,22 @@ def digest_inputs(state: Any, leaves: list[Any]) -> str:
     for number, leaf in enumerate(leaves):
         if isinstance(leaf, torch.Tensor):
             texts.append(f"{leaf.dtype}{tuple(leaf.shape)}")
-            if leaf.layout == torch.strided and not leaf.is_meta and leaf.numel():
+            if _has_memory(leaf):
                 tensors.append((piece_of(str(number), leaf, {}), str(number)))
         elif leaf is None or isinstance(leaf, bool | int | float | str):
             texts.append(repr(leaf))
     seals = _native.Pieces(state.describe(tensors)).seals() if tensors else []
     return digest_text(repr(texts)) + ":" + ".".join(seal for _, seal in seals)
+
+
+def _has_memory(tensor: torch.Tensor) -> bool:
+    """False for tensors without elements of their own: sparse ones, and those inside torch.func."""
+    if tensor.layout != torch.strided or tensor.is_meta or not tensor.numel():
+        return False
+    try:
+        return tensor.data_ptr() != 0
+    except RuntimeError:
+        return False
 
 
 def _digest(value: Any, path: str, found: dict[str, str]) -> None:

@@ -1,0 +1,78 @@
+"""`holdfast rehearse` on scripts of Lightning and of Hugging Face's Trainer."""
+
+import lightning  # noqa: F401  (imported once, before processes are forked)
+import pytest
+import transformers  # noqa: F401
+from rehearsed import rehearse
+
+LIGHTNING = """
+import logging, sys, warnings
+import lightning.pytorch as pl
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+import holdfast
+from holdfast.torch.lightning import HoldfastCallback
+
+logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+warnings.filterwarnings("ignore")
+
+class Module(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2), nn.Linear(8, 1))
+
+    def training_step(self, batch):
+        return (self.net(batch[0]) - batch[1]).pow(2).mean()
+
+    def validation_step(self, batch):
+        self.log("val", (self.net(batch[0]) - batch[1]).pow(2).mean())
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=1e-2)
+
+pl.seed_everything(0)
+x = torch.randn(40, 4)
+data = TensorDataset(x, x.sum(1, keepdim=True))
+loader = holdfast.data.resumable(DataLoader(data, 8, shuffle=True))
+trainer = pl.Trainer(max_epochs=4, logger=False, enable_checkpointing=False,
+                     enable_progress_bar=False, enable_model_summary=False,
+                     callbacks=[HoldfastCallback("run", every="1h")])
+trainer.fit(Module(), loader, DataLoader(data, 20))
+"""
+
+TRAINER = """
+import torch, warnings
+from torch import nn
+import transformers
+from holdfast.torch.huggingface import HoldfastTrainer
+
+class Trainer(HoldfastTrainer, transformers.Trainer):
+    pass
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2), nn.Linear(8, 1))
+
+    def forward(self, x, labels):
+        return {"loss": (self.net(x) - labels).pow(2).mean()}
+
+transformers.set_seed(0)
+x = torch.randn(40, 4)
+data = [{"x": one, "labels": one.sum()[None]} for one in x]
+args = transformers.TrainingArguments("run", num_train_epochs=4, per_device_train_batch_size=8,
+                                      save_strategy="steps", save_steps=1000, report_to=[],
+                                      disable_tqdm=True, use_cpu=True, logging_steps=1000)
+Trainer(Net(), args, train_dataset=data).train(resume_from_checkpoint="auto")
+"""
+
+
+@pytest.mark.parametrize("script", [LIGHTNING, TRAINER], ids=["Lightning", "Trainer"])
+def test_a_script_of_a_trainer_is_exact_also_at_the_end_of_an_epoch(tmp_path, monkeypatch, script):
+    monkeypatch.chdir(tmp_path)
+    found = rehearse(script, tmp_path, steps=11)
+    print(found.text)
+    assert found.code == 0, found.text
+    assert not any("epoch's end" in one for one in found.json["not_rehearsed"])
+    assert not (tmp_path / "run").exists()
