@@ -58,7 +58,7 @@ def check(state: TrainingState, saves: Saves, run: str, group: Any, unknown: Map
     with _scratch(run, state) as folder:
         captured = saves.look()
         saved = _save_and_read(folder, state, captured, group)
-        _compare_tensors(captured.pieces, saved, state.rank, found)
+        _compare_tensors(captured.pieces, saved, found)
         _compare_values(captured, saved, state.rank, found)
     found.differs += state.reload_plain_values()
     found.differs += _reload_generators(state)
@@ -70,19 +70,26 @@ def check(state: TrainingState, saves: Saves, run: str, group: Any, unknown: Map
 @contextlib.contextmanager
 def _scratch(run: str, state: TrainingState) -> Iterator[str]:
     """A new folder for all ranks, beside the run, where there is room for its steps."""
-    beside = None if _native.is_object_path(run) else os.path.dirname(run)
-    made = ""
-    if state.rank == 0:
-        if beside is not None:
-            os.makedirs(beside, exist_ok=True)
-        made = tempfile.mkdtemp(prefix=".holdfast-check-", dir=beside)
-    folder = state.all_ranks(made)[0]
+    folder = state.all_ranks(_new_folder(run) if state.rank == 0 else None)[0]
+    if isinstance(folder, OSError):
+        raise folder
     try:
         yield folder
     finally:
         state.all_ranks(None)  # no rank reads it any more
         if state.rank == 0:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _new_folder(run: str) -> str | OSError:
+    """A folder beside the run; the error if there can be none, which all ranks then raise."""
+    beside = None if _native.is_object_path(run) else os.path.dirname(run)
+    try:
+        if beside is not None:
+            os.makedirs(beside, exist_ok=True)
+        return tempfile.mkdtemp(prefix=".holdfast-check-", dir=beside)
+    except OSError as error:
+        return error
 
 
 def _save_and_read(folder: str, state: TrainingState, captured: Any, group: Any
@@ -109,15 +116,20 @@ def _save_and_read(folder: str, state: TrainingState, captured: Any, group: Any
     return read[-1]
 
 
-def _compare_tensors(pieces: _native.Pieces, saved: _native.SavedStep, rank: int,
-                     found: Check) -> None:
-    """Compares the seals in the index of this rank's file with those of memory."""
-    index = json.loads(Path(saved.folder, f"rank-{rank:04d}.index.json").read_text())
-    names = [row[0] for row in index["tensors"]]
-    of_file = sorted((names[row[0]], row[4]) for row in index["pieces"])
-    of_memory = sorted(pieces.seals())
+def _compare_tensors(pieces: _native.Pieces, saved: _native.SavedStep, found: Check) -> None:
+    """Compares the seals of memory with those in the files, where any rank may have saved a replica."""
+    of_files = {one for path in Path(saved.folder).glob("rank-*.index.json") for one in _seals_in(path)}
+    of_memory = pieces.seals()
     found.tensors = len(of_memory)
-    found.differs += sorted({name for name, _ in set(of_memory).symmetric_difference(of_file)})
+    found.differs += sorted({name for name, seal in of_memory if (name, seal) not in of_files})
+
+
+def _seals_in(path: Path) -> Iterator[tuple[str, str]]:
+    """(name, seal) of each piece in the index of a rank's file."""
+    index = json.loads(path.read_text())
+    names = [row[0] for row in index["tensors"]]
+    for row in index["pieces"]:
+        yield names[row[0]], row[4]
 
 
 def _compare_values(captured: Any, saved: _native.SavedStep, rank: int, found: Check) -> None:

@@ -98,15 +98,18 @@ class Stateful:
             load_into(self._thing, unpack(*loaded))
 
     def survives_reload(self) -> bool:
-        """False if the object's plain values, loaded into it, are not what it then has.
+        """False if the object's plain values cannot be loaded into it, or are not what it then has.
 
         An object with tensors is not loaded, because that would need memory for all of them.
         """
-        packed = pack(_state_of(self._thing), self.key)
+        packed = pack(state_of(self._thing), self.key)
         if packed.tensors:
             return True
-        _load_into(self._thing, unpack(packed.tree, {}))
-        return repr(pack(_state_of(self._thing), self.key).tree) == repr(packed.tree)
+        try:
+            load_into(self._thing, unpack(packed.tree, {}))
+        except Exception:  # of the user's load_state_dict()
+            return False
+        return repr(pack(state_of(self._thing), self.key).tree) == repr(packed.tree)
 
     def _pieces(self, tensors: Mapping[str, torch.Tensor]) -> list[Piece]:
         # Only the tensors of this call are remembered: others would be kept alive.
