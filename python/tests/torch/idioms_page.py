@@ -45,7 +45,8 @@ def verdict_of(name):
         return "exact"
     if not found.json["deterministic"]:
         return "not deterministic by itself"
-    return f"not exact: {found.json['first_difference']['what']} differs first"
+    first = found.json["first_difference"]
+    return f"not exact: {first['what']} differs first" if first else "not exact: nothing that is saved changes"
 
 
 def rows_of(page):

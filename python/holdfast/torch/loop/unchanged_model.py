@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from holdfast import _native
 from holdfast.torch.state.piece import Piece
 from holdfast.torch.state.training_state import TrainingState
 
@@ -45,8 +44,8 @@ class UnchangedModel:
         if with_gradients or sample != self._sample:
             self._begin(step, sample)
         elif self._all is None:
-            self._all = self._look(pieces)
-        elif self._all != self._look(pieces):
+            self._all = self._look()
+        elif self._all != self._look():
             self._changes += 1
             self._is_over = self._changes >= _CHANGES
             self._begin(step, sample)
@@ -59,16 +58,13 @@ class UnchangedModel:
         """Begins a row of saves with this one."""
         self._sample, self._first, self._all, self._equal = sample, step, None, 0
 
-    def _look(self, pieces: list[Piece]) -> Any:
-        """The seals of all tensors, and the objects."""
-        tensors = {piece.name: piece for piece in pieces}
-        objects = {}
-        for key, (tree, inside) in self._state.peers.captured_objects().items():
-            if key not in _BESIDE:
-                objects[key] = repr(tree)
-                tensors |= {piece.name: piece for piece in inside}
-        described = self._state.describe([(piece, name) for name, piece in tensors.items()])
-        return objects, _native.Pieces(described).seals()
+    def _look(self) -> Any:
+        """The seals of all tensors, and the objects, except for what changes in any case."""
+        captured = self._state.capture()
+        things = {key: repr(tree) for key, tree in captured.objects.get("things", {}).items()
+                  if key not in _BESIDE}
+        return things, [seal for seal in captured.pieces.seals()
+                        if seal[0].partition(".")[0] not in _BESIDE]
 
     def _say(self, steps: int, pieces: list[Piece]) -> None:
         self._is_over = True
