@@ -2,6 +2,7 @@
 
 import argparse
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -78,6 +79,7 @@ def main() -> int:
 
 def _rehearse(command: list[str], given: argparse.Namespace) -> int:
     process_tree.adopt_orphans()
+    _end_on_signals()
     folder = given.folder or Path(tempfile.mkdtemp(prefix="holdfast-rehearsal-"))
     keep = given.folder is not None
     shows = sys.stderr.isatty() and not given.quiet
@@ -89,14 +91,28 @@ def _rehearse(command: list[str], given: argparse.Namespace) -> int:
         _clear(shows)
         print(f"holdfast: rehearse: {error}", file=sys.stderr)
         return error.code
-    except KeyboardInterrupt:
+    except SystemExit:
         _clear(shows)
-        return 130
+        raise
     finally:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
     _clear(shows)
     return _print(outcome, command, given.json)
+
+
+def _end_on_signals() -> None:
+    """Lets Ctrl-C and SIGTERM end the command with all its processes, and remove the folder, first."""
+    numbers = [one for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+               if signal.getsignal(one) is not signal.SIG_IGN]
+
+    def end(number: int, _: object) -> NoReturn:
+        for one in numbers:
+            signal.signal(one, signal.SIG_IGN)  # a second one would leave processes running
+        sys.exit(128 + number)
+
+    for one in numbers:
+        signal.signal(one, end)
 
 
 def _print(outcome: Outcome, command: list[str], as_json: bool) -> int:

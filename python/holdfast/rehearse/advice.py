@@ -24,17 +24,28 @@ def _advice_for(one: Killed) -> str:
         return "The restarted command did not call ck.resume(). Expected start = ck.resume() " \
                "before its loop."
     assert named is not None
+    if named.what == "resume":
+        return "Expected that each start of the command names the same run (no time, no number of " \
+               "the process in it), that nothing removes it, and that ck.resume() gets no other step."
+    if named.what == "generator":
+        return f"{readable_name(named.name)} came back as it was in ck.step(), and had changed " \
+               "before the next step. Expected that all draws of a step come before its ck.step()."
     if named.what == "found":
         path = named.name.removeprefix("__main__.").removeprefix("data.")
         return f'Save it: Checkpointer(..., objects={{"{path.rpartition(".")[2]}": {path}}}).'
     if named.what == "step":
         return "The restarted command makes other steps. Expected a loop that begins at the " \
                "number that ck.resume() returns, and data= for its loader."
-    if named.what in ("batch", "generator"):
+    if named.what == "batch":
         return "All that Holdfast saves came back. Something else decides about the batch: give " \
                "the loader as data=, and generators and counters of your own in objects=."
     if named.what == "loss":
         return "Batch and state were the same. Something else changes the loss: a generator or a " \
                "counter that is not saved belongs in objects=."
-    return f"{readable_name(named.name)} came back with another value. Expected that nothing changes it between " \
-           "ck.step() and the next step, and that ck.step() stands behind all updates of a step."
+    if one.cause is None:
+        return f"All that Holdfast saves came back, and the update of step {named.step} made something " \
+               "else of it. What takes part in an update (kept gradients, copies of weights, counters) " \
+               "belongs in objects=."
+    return f"{readable_name(named.name)} came back with another value. Expected that nothing changes " \
+           "it between ck.step() and the next step, that ck.step() stands behind all updates of a step, and " \
+           "that load_state_dict() takes all that state_dict() gives."

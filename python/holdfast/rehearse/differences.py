@@ -1,7 +1,7 @@
 """Compares the records of two lives of one training, and names what differs first."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from holdfast.rehearse.records import LifeRecords, RankRecords, Record
@@ -28,15 +28,19 @@ class Difference:
 
     step: int
     rank: int
-    what: str  # "batch", "generator", "loss", "tensor", "value", "step" or "found"
+    what: str  # "batch", "generator", "loss", "tensor", "value", "step", "found" or "resume"
     name: str  # of the tensor, value or generator
     undisturbed: str = ""
     disturbed: str = ""
+    part: int = 0  # which Checkpointer of the script
 
     def __str__(self) -> str:
         of_rank = f" of rank {self.rank}" if self.rank else ""
+        of_rank += f" of Checkpointer {self.part + 1}" if self.part else ""
         if self.what in ("batch", "loss"):
             return f"the {self.what} of step {self.step}{of_rank}"
+        if self.what == "resume":
+            return f"the restarted command {self.name}, and step {self.step} was saved"
         if self.what == "step":
             return f"step {self.step}{of_rank}, which {self.name}"
         when = "before" if self.what == "generator" else "after"
@@ -51,6 +55,12 @@ def first_difference(golden: LifeRecords, life: LifeRecords, ignored: set[str],
     """The earliest one over all ranks. `upto` is the last step that the life was to make."""
     found = [one for rank, records in sorted(golden.ranks.items())
              for one in _of_rank(rank, records, life.ranks.get(rank, RankRecords()), ignored, upto)]
+    found = [replace(one, part=golden.part) for one in found]
+    for part, ranks in sorted(golden.others.items()):  # a life may end in the middle of their steps
+        for rank, records in sorted(ranks.items()):
+            own = life.parts.get(part, {}).get(rank, RankRecords())
+            differs = _of_rank(rank, records, own, ignored, max(own.steps, default=-1))
+            found += [replace(one, part=part) for one in differs]
     return min(found, key=lambda one: one.step, default=None)
 
 
@@ -59,23 +69,29 @@ def difference_of_resumed(killed: LifeRecords, life: LifeRecords) -> Difference 
 
     The killed life is known up to the step that was saved, and often the batch of the next one.
     """
-    for rank, records in sorted(killed.ranks.items()):
-        own = life.ranks.get(rank, RankRecords())
-        step = None if own.resumed is None else own.resumed["start"] - 1
-        if own.resumed is None or step not in records.steps:
-            continue
-        for what, name, a, b in _unequal_state(records.steps[step], own.resumed, set()):
-            # Generators are restored when the loader's iterator exists.
-            later = name.startswith((_GENERATORS, *_OF_A_TRAINER))
-            if not (later or _is_made_later(what, name, a, b)):
-                return Difference(step, rank, what, name, a, b)
-        yet, first = records.waits or {}, next(iter(own.steps.values()), own.waits or {})
-        if yet.get("inputs") and first.get("inputs"):
-            # The killed step may have been in the first of several forward passes.
-            so_far = {**first, "inputs": first["inputs"][:len(yet["inputs"])]}
-            for what, name, a, b in _unequal_begin(yet, so_far, set()):
-                return Difference(own.resumed["start"], rank, what, name, a, b)
+    for part, ranks in sorted(killed.parts.items()):
+        for rank, records in sorted(ranks.items()):
+            own = life.parts.get(part, {}).get(rank, RankRecords())
+            for one in _of_resumed(rank, records, own):
+                return replace(one, part=part)
     return None
+
+
+def _of_resumed(rank: int, records: RankRecords, own: RankRecords) -> Iterator[Difference]:
+    step = None if own.resumed is None else own.resumed["start"] - 1
+    if own.resumed is None or step not in records.steps:
+        return
+    for what, name, a, b in _unequal_state(records.steps[step], own.resumed, set()):
+        # Generators are restored when the loader's iterator exists.
+        later = name.startswith((_GENERATORS, *_OF_A_TRAINER))
+        if not (later or _is_made_later(what, name, a, b)):
+            yield Difference(step, rank, what, name, a, b)
+    yet, first = records.waits or {}, next(iter(own.steps.values()), own.waits or {})
+    count = min(len(yet.get("inputs", ())), len(first.get("inputs", ())))
+    if count:  # the killed step may have more calls of the model behind the update
+        yet, first = ({**one, "inputs": one["inputs"][:count]} for one in (yet, first))
+        for what, name, a, b in _unequal_begin(yet, first, set()):
+            yield Difference(own.resumed["start"], rank, what, name, a, b)
 
 
 def _is_made_later(what: str, name: str, then: str, now: str) -> bool:
@@ -90,8 +106,9 @@ def _is_made_later(what: str, name: str, then: str, now: str) -> bool:
 def differing_values(golden: LifeRecords, again: LifeRecords) -> set[str]:
     """The paths of plain values in which two undisturbed lives differ."""
     found = set()
-    for rank, records in golden.ranks.items():
-        other = again.ranks.get(rank, RankRecords())
+    pairs = [(records, again.parts.get(part, {}).get(rank, RankRecords()))
+             for part, ranks in golden.parts.items() for rank, records in ranks.items()]
+    for records, other in pairs:
         for step, record in records.steps.items():
             if step in other.steps:
                 found |= {name for what, name, *_ in _unequal(record, other.steps[step], set())
@@ -114,6 +131,8 @@ def _of_rank(rank: int, golden: RankRecords, life: RankRecords, ignored: set[str
     for step, record in golden.steps.items():
         if step < first or (upto is not None and step > upto):
             continue
+        if step == max(life.steps, default=None) and life.calls[step] < golden.calls[step]:
+            continue  # the life has ended between two micro-batches of this number
         if step not in life.steps:
             yield Difference(step, rank, "step", "was not made")
             return

@@ -57,7 +57,8 @@ def live(command: Sequence[str], folder: Path, plan: Plan, tell: Callable[[int],
     """
     plan.write(folder)
     own = records_folder(folder, plan.life)
-    records, log, began = LifeRecords(own), own / "log.txt", time.monotonic()
+    part = None if plan.end is None else plan.part
+    records, log, began = LifeRecords(own, part), own / "log.txt", time.monotonic()
     process = start(command, log, {VARIABLE: str(folder)})
     try:
         code = _watch(process, records, tell)

@@ -37,6 +37,8 @@ class Plan:
     supervisor: int  # the process that watches the life; it ends if that process is gone
     steps: int  # after so many steps the life waits to be ended ...
     end: int | None = None  # ... or after this one, if its number is known
+    calls: int = 1  # ... when it was called so often with that number (micro-batches may share one)
+    part: int = 0  # which Checkpointer of the script makes these steps, in the order of their runs
     kill: Kill | None = None
     alone: int | None = None  # the rank that is killed alone, if not all of them are
 

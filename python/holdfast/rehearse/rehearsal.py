@@ -9,7 +9,7 @@
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from holdfast.rehearse.differences import (
@@ -21,7 +21,7 @@ from holdfast.rehearse.differences import (
 from holdfast.rehearse.life import Failed, Life, Start, live
 from holdfast.rehearse.plan import AFTER_SAVE, AFTER_UPDATE, BEFORE_UPDATE, Kill, Plan
 from holdfast.rehearse.process_tree import start as start_process
-from holdfast.rehearse.records import LifeRecords
+from holdfast.rehearse.records import LifeRecords, RankRecords
 
 NOTHING = 4  # the exit code if there is nothing to rehearse
 _FEWEST = 3  # steps: one to save, one to be killed in, one to compare
@@ -88,7 +88,10 @@ class Rehearsal:
         outcome.by_itself = first_difference(records, again.records, ignored)
         self._kill_all(records, outcome, ignored)
         self._kill_one(records, outcome, ignored)
-        outcome.not_met = _not_met(records, outcome.kills)
+        if not outcome.kills:
+            raise Failed("no step could be saved and followed by another one; expected more --steps",
+                         NOTHING)
+        outcome.not_met += _not_met(records, outcome.kills)
         outcome.warnings = list(dict.fromkeys([*records.warnings, *outcome.warnings]))
         return outcome
 
@@ -101,7 +104,8 @@ class Rehearsal:
     def _plan(self, life: int, golden: LifeRecords, kill: Kill | None = None,
               alone: int | None = None) -> Plan:
         numbers = golden.numbers
-        return Plan(life, os.getpid(), len(numbers), numbers[-1], kill, alone)
+        return Plan(life, os.getpid(), len(numbers), numbers[-1], golden.calls_of_last, golden.part,
+                    kill, alone)
 
     def _kill_all(self, golden: LifeRecords, outcome: Outcome, ignored: set[str]) -> None:
         """Kills all processes, life after life, and compares each life with the undisturbed one."""
@@ -115,7 +119,11 @@ class Rehearsal:
             if kill is None or outcome.first is not None:
                 return
             _check_killed(lived, kill)
-            outcome.kills.append(Killed(kill, _killed_in(lived.records)))
+            if not lived.records.was_killed:
+                outcome.not_met.append(f"a kill after step {kill.after}, which could not be saved "
+                                       "before the last step (more --steps)")
+                return
+            outcome.kills.append(_killed(lived.records, kill, golden.numbers))
             before = lived.records
 
     def _kill_one(self, golden: LifeRecords, outcome: Outcome, ignored: set[str]) -> None:
@@ -189,8 +197,11 @@ def _check_killed(lived: Life, kill: Kill) -> None:
                      "the undisturbed run it has not")
 
 
-def _killed_in(records: LifeRecords) -> int | None:
-    return next((one.waits["step"] for one in records.ranks.values() if one.waits), None)
+def _killed(lived: LifeRecords, kill: Kill, numbers: Sequence[int]) -> Killed:
+    """The kill as it came: without an optimizer that is seen, one is killed behind the update."""
+    waits = next(one.waits for one in lived.all_records if one.waits)
+    step = next((number for number in numbers if number >= waits["step"]), waits["step"])
+    return Killed(replace(kill, where=waits["where"]), step)
 
 
 def _compare(golden: LifeRecords, lived: Life, outcome: Outcome, ignored: set[str],
@@ -199,30 +210,28 @@ def _compare(golden: LifeRecords, lived: Life, outcome: Outcome, ignored: set[st
     killed, records = outcome.kills[-1], lived.records
     lived.check_not_failed(f"started again after the kill in step {killed.step}")
     resumed = [one.resumed["start"] - 1 for one in records.ranks.values() if one.resumed]
-    killed.resumed_after = resumed[0] if resumed else None
-    was_killed = any(one.waits and one.waits["why"] == "kill" for one in records.ranks.values())
+    killed.resumed_after = min(resumed, default=None)
     killed.compared_to = max(records.numbers, default=None)
-    upto = _last_whole(golden, records) if was_killed else golden.numbers[-1]
-    killed.compared_to = upto if was_killed else killed.compared_to
-    killed.cause = before and difference_of_resumed(before, records)
-    if outcome.by_itself is None:
+    upto = killed.compared_to if records.was_killed else golden.numbers[-1]
+    killed.cause = _not_resumed(killed) or (before and difference_of_resumed(before, records))
+    if outcome.by_itself is None and (killed.cause is None or killed.cause.what != "resume"):
         killed.difference = first_difference(golden, records, ignored, upto)
     killed.difference = killed.difference or killed.cause
-
-
-def _last_whole(golden: LifeRecords, killed: LifeRecords) -> int | None:
-    """The last step of a killed life, or the one before it if only some of its micro-batches were made."""
-    numbers = killed.numbers
-    is_part = any(rank in golden.ranks and len(one.steps[numbers[-1]]["inputs"])
-                  < len(golden.ranks[rank].steps.get(numbers[-1], {}).get("inputs", ()))
-                  for rank, one in killed.ranks.items() if numbers and numbers[-1] in one.steps)
-    return (numbers[-2:-1] or [None])[0] if is_part else (numbers or [None])[-1]
 
 
 def _never_changes(golden: LifeRecords) -> bool:
     """True if every step of every rank has left all tensors as they were."""
     return all(record["tensors"] == next(iter(one.steps.values()))["tensors"]
                for one in golden.ranks.values() for record in one.steps.values())
+
+
+def _not_resumed(killed: Killed) -> Difference | None:
+    """A life that begins anew may have the same bits, and yet all work before the kill is lost."""
+    after, saved = killed.resumed_after, killed.kill.after
+    if killed.alone is not None or (after is not None and after >= saved):
+        return None
+    went_on = "began anew" if after is None or after < 0 else f"went on after step {after}"
+    return Difference(saved, 0, "resume", went_on)
 
 
 def _not_met(golden: LifeRecords, kills: Sequence[Killed]) -> list[str]:
@@ -233,7 +242,8 @@ def _not_met(golden: LifeRecords, kills: Sequence[Killed]) -> list[str]:
     missing = []
     if (end := end_of_epoch(golden)) is None or end not in saved:
         lengths = [one["epoch_length"] for one in opened if one["epoch_length"]]
-        more = f" (--steps {lengths[0] + 3} reaches one)" if lengths else ""
+        needed = lengths[0] + 3 if lengths else 0
+        more = f" (--steps {needed} reaches one)" if needed > len(golden.numbers) else ""
         missing.append(f"an epoch's end{more}")
     if not any(record["validated"] for one in ranks for record in one.steps.values()):
         missing.append("a validation")
@@ -241,4 +251,22 @@ def _not_met(golden: LifeRecords, kills: Sequence[Killed]) -> list[str]:
         missing.append("the losses (ck.step(step, loss=loss) tells them)")
     if not any(one["workers"] for one in opened):
         missing.append("workers of a loader")
-    return missing
+    return missing + _other_checkpointers(golden)
+
+
+def _other_checkpointers(golden: LifeRecords) -> list[str]:
+    """Says what is left out where a script has several Checkpointers."""
+    if not golden.others:
+        return []
+    first, last = _calls(golden.ranks)
+    beside = [one for one in map(_calls, golden.others.values()) if one[0] < last and one[1] > first]
+    if beside:
+        return [f"{len(beside) + 1} Checkpointers that save after different steps (one with all "
+                "models as a dict saves them together)"]
+    return ["kills in the steps of other Checkpointers"]
+
+
+def _calls(ranks: dict[int, RankRecords]) -> tuple[int, int]:
+    """The place of its first and its last step among those of all Checkpointers."""
+    places = [record["call"] for one in ranks.values() for record in one.steps.values()]
+    return min(places), max(places)

@@ -55,13 +55,15 @@ def _kill_line(one: Killed, outcome: Outcome) -> str:
     if one.alone is not None:
         begin = f"rank {one.alone} killed alone in step {one.step}, and replaced"
     else:
-        after = ("did not resume" if one.resumed_after is None
-                 else f"resumed after step {one.resumed_after}")
+        after = ("did not resume" if one.resumed_after is None else
+                 "began anew" if one.resumed_after < 0 else f"resumed after step {one.resumed_after}")
         begin = f"killed in step {one.step}, {one.kill.where}; {after}"
     if one.difference is None and outcome.by_itself is not None:
         return f"{begin}: its state and its next batch are those of the killed run"
     if one.difference is None:
         return f"{begin}: equal up to step {one.compared_to}"
+    if one.difference.what == "resume":
+        return f"{begin}, and step {one.kill.after} was saved"
     return f"{begin}: step {one.difference.step} differs{_losses(one)}"
 
 

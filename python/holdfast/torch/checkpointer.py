@@ -228,7 +228,7 @@ class Checkpointer:
         is changed, if the checkpoint is of another model and resuming is strict, or if a tensor has
         another shape or dtype. NotFoundError if there is none of `step`, or none after steps were made.
         """
-        step = self._rehearsal.step_to_resume(step)
+        step, initial = self._rehearsal.to_resume(step, initial)
         start = self._recovery.resume(functools.partial(self._resume, step, initial),
                                       self._take_over)
         self._rehearsal.resumed(self, start)

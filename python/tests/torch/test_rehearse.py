@@ -7,7 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from rehearsed import rehearse
+
+from holdfast.torch.loop.rehearsal import _Seen
 
 LONG = os.environ.get("HOLDFAST_LONG") == "1"
 
@@ -184,3 +187,132 @@ def test_micro_batches_that_share_a_number_are_one_step(tmp_path):
 def test_losses_that_nobody_gives_are_named(tmp_path):
     found = rehearse(script(tmp_path).replace(", loss=loss", ""), tmp_path)
     assert found.code == 0 and "the losses (ck.step(step, loss=loss) tells them)" in found.text
+def test_a_command_that_begins_anew_in_another_run_is_not_exact(tmp_path):
+    text = script(tmp_path).replace("holdfast.Checkpointer(", "holdfast.Checkpointer(str(__import__('os')"
+                                    ".getpid()) + ").replace("data=loader, ", "data=loader, keep=1, ")
+    found = rehearse(text, tmp_path)
+    assert found.code == 1, found.text  # although all its steps have the same bits
+    assert "began anew, and step 3 was saved" in found.text
+    assert found.json["first_difference"]["what"] == "resume" and "the same run" in found.text
+
+
+LOOP = """
+import torch
+from torch import nn
+import holdfast
+
+def made(seed):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2), nn.Linear(8, 4))
+    return model, torch.optim.Adam(model.parameters(), lr=0.01)
+
+def update(loss, opt):
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+
+ADVERSARIES = LOOP + """
+g, opt_g = made(0)
+d, opt_d = made(1)
+count = 0
+OPEN
+for step in range(start, 30):
+    noise = torch.randn(3, 4)
+    loss_d = FACTOR * d(g(noise).detach()).pow(2).mean()
+    update(loss_d, opt_d)
+    loss_g = -d(g(noise)).mean()
+    update(loss_g, opt_g)
+    count += 1
+    STEP
+"""
+ONE = ('ck = holdfast.Checkpointer(RUN, model={"g": g, "d": d}, optimizer={"g": opt_g, "d": opt_d})\n'
+       "start = ck.resume()", "ck.step(step, loss=loss_g)")
+TWO = ('a = holdfast.Checkpointer(RUN + "/g", model=g, optimizer=opt_g)\n'
+       'b = holdfast.Checkpointer(RUN + "/d", model=d, optimizer=opt_d)\n'
+       "start = a.resume()\nassert start == b.resume()",
+       "a.step(step, loss=loss_g)\n    b.step(step, loss=loss_d)")
+
+
+@pytest.mark.parametrize("form", [ONE, TWO], ids=["one Checkpointer", "two Checkpointers"])
+@pytest.mark.parametrize("factor", ["1", "count"])
+def test_two_models_with_updates_of_their_own(tmp_path, form, factor):
+    text = ADVERSARIES.replace("OPEN", form[0]).replace("STEP", form[1]).replace("FACTOR", factor)
+    found = rehearse(script(tmp_path, text), tmp_path)
+    assert found.json["exact"] is (factor == "1"), found.text
+    assert ("2 Checkpointers that save after different steps" in found.text) is (form is TWO)
+
+
+ONE_AFTER_ANOTHER = LOOP + """
+for part in range(2):
+    model, opt = made(part)
+    with holdfast.Checkpointer(f"{RUN}/{part}", model=model, optimizer=opt) as ck:
+        for step in range(ck.resume(INITIAL), 7 + part):
+            loss = model(torch.randn(3, 4)).pow(2).mean()
+            update(loss, opt)
+            ck.step(step, loss=loss)
+"""
+
+
+@pytest.mark.parametrize("initial", ["", 'initial=f"{RUN}/0" if part else None'], ids=["", "initial"])
+def test_trainings_one_after_another_in_one_process_are_exact(tmp_path, initial):
+    found = rehearse(script(tmp_path, ONE_AFTER_ANOTHER.replace("INITIAL", initial)), tmp_path)
+    assert found.code == 0, found.text
+    assert found.json["steps"] == 8 and "again: equal" in found.text
+    assert "kills in the steps of other Checkpointers" in found.text
+
+
+def accumulating(tmp_path, micro_batches, number):
+    text = script(tmp_path).replace("        opt.zero_grad()\n", "").replace(
+        "        opt.step()\n", f"        if micro % {micro_batches} == {micro_batches - 1}:\n"
+        "            opt.step()\n            opt.zero_grad()\n")
+    return text.replace("step = ck.resume()", f"step = ck.resume()\nmicro = step * {number}").replace(
+        "step += 1", f"micro += 1\n        step = micro // {number}")
+
+
+def test_micro_batches_that_share_a_number_are_exact(tmp_path):
+    found = rehearse(accumulating(tmp_path, 3, 3), tmp_path)
+    assert found.code == 0, found.text
+    assert "8 steps, where it ended by itself" in found.text and len(found.json["kills"]) == 3
+
+
+def test_an_update_that_comes_too_late_for_a_kill_is_no_kill(tmp_path):
+    found = rehearse(accumulating(tmp_path, 12, 1), tmp_path)
+    assert found.code == 4 and "expected more --steps" in found.text
+
+
+def test_a_wrong_update_after_a_right_resume_is_not_blamed_on_the_resume(tmp_path):
+    text = script(tmp_path).replace("        opt.zero_grad()\n", "").replace(
+        "step += 1", "step += 1\n        [p.grad.mul_(0.5) for p in model.parameters()]")
+    found = rehearse(text, tmp_path)
+    assert found.code == 1 and "All that Holdfast saves came back" in found.text
+
+
+@pytest.mark.parametrize(("old", "new"), [
+    ("loss=loss)", "loss=torch.ones(3))"),
+    ("ck.step(step, loss=loss)", "ck.save(__import__('numpy').int64(step))"),
+], ids=["a loss of several numbers", "a number of NumPy"])
+def test_records_do_not_disturb_a_training(tmp_path, old, new):
+    found = rehearse(script(tmp_path).replace(old, new), tmp_path, steps=5)
+    assert found.code == 0, found.text
+
+
+def test_a_model_that_is_compiled_as_one_graph_is_not_recorded(monkeypatch):
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    seen = _Seen()
+    seen.note_forward(None, torch.nn.Linear(1, 1), (torch.ones(1),), {})  # would break the graph
+    assert seen.take()["inputs"] == []
+
+
+def test_sigterm_ends_the_command_and_removes_the_folder(tmp_path):
+    own = tmp_path / "temporary"
+    own.mkdir()
+    waits = f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()) + ' ')\n"
+    process = subprocess.Popen([sys.executable, "-m", "holdfast.rehearse", "--", sys.executable, "-c",
+                                waits + "time.sleep(4321)"], env={**os.environ, "TMPDIR": str(own)})
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().endswith(" "):
+        assert process.poll() is None
+    process.terminate()
+    assert process.wait(60) == 128 + 15
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
+    assert not list(own.iterdir())

@@ -9,6 +9,7 @@ import contextlib
 import functools
 import json
 import logging
+import operator
 import os
 import signal
 import sys
@@ -23,11 +24,13 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_leaves
 
 from holdfast import _native
+from holdfast.checkpoint import absolute_path
 from holdfast.rehearse.plan import (
     AFTER_SAVE,
     AFTER_UPDATE,
     BEFORE_UPDATE,
     VARIABLE,
+    Kill,
     Plan,
     records_folder,
     rehearsed_run,
@@ -55,8 +58,8 @@ class NoRehearsal:
 
     def due(self, step: int) -> None: ...
 
-    def step_to_resume(self, step: int | None) -> int | None:
-        return step
+    def to_resume(self, step: int | None, initial: Any) -> tuple[int | None, Any]:
+        return step, initial
 
     def resumed(self, checkpointer: Any, start: int) -> None: ...
 
@@ -73,21 +76,24 @@ class Rehearsal:
         self._rank = int(os.environ.get("RANK", "0"))
         self._path = records_folder(folder, self._plan.life) / f"rank-{self._rank}.jsonl"
         self._seen = _Seen()
-        self._numbers: list[int] = []  # the steps that were made in this process
+        self._parts: list[str] = []  # the runs of this process, in the order of their opening
+        self._calls: list[tuple[int, int]] = []  # the steps that were recorded: part and number
         self._hooks: dict[int, list[Any]] = {}  # by Checkpointer
         self._watched: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._calls_step = False
+        self._call_step: set[int] = set()  # the parts of which step() was called
         logging.getLogger("holdfast").addHandler(_Warnings(self._write))
 
     # What a Checkpointer calls
 
     def attach(self, checkpointer: Any) -> None:
         """Watches the model of a Checkpointer that was made."""
-        if not self._numbers and dist.is_available() and dist.is_initialized():
+        if not self._calls and dist.is_available() and dist.is_initialized():
             self._rank = dist.get_rank()
             self._path = self._path.with_name(f"rank-{self._rank}.jsonl")
         state = checkpointer._state
-        self._write("open", rank=self._rank, world=state.world, pid=os.getpid(),
+        if checkpointer._run not in self._parts:
+            self._parts.append(checkpointer._run)
+        self._write("open", part=self._part(checkpointer), rank=self._rank, world=state.world, pid=os.getpid(),
                     launched="HOLDFAST_LAUNCH_ID" in os.environ, **_loader_facts(state))
         self._watched.add(checkpointer)
         self._hooks[id(checkpointer)] = [
@@ -106,63 +112,95 @@ class Rehearsal:
         wanted = kill is not None and self._plan.alone is None and kill.where != AFTER_SAVE
         return (False, "holdfast rehearse") if wanted and step == kill.after else None
 
-    def step_to_resume(self, step: int | None) -> None:
-        """The newest one: the run of a rehearsal does not have the step that was asked for."""
+    def to_resume(self, step: int | None, initial: Any) -> tuple[int | None, Any]:
+        """The newest step, as the run of a rehearsal does not have the one that was asked for.
+
+        Another run that the same script has made lies in the folder of the rehearsal, too.
+        """
+        if not initial:
+            return None, initial
+        own = rehearsed_run(absolute_path(initial))
+        return None, own if os.path.isdir(own) else initial
 
     def resumed(self, checkpointer: Any, start: int) -> None:
         """Records what resume() has brought back."""
         report = checkpointer.report
-        self._write("resumed", start=start, inexact=[str(line) for line in report.inexact],
+        self._write("resumed", part=self._part(checkpointer), start=start, inexact=[str(line) for line in report.inexact],
                     **(self._state_of(checkpointer) if start > 0 else {}))
 
     def made(self, checkpointer: Any, step: int, loss: Any) -> None:
         """Records a step, at the beginning of step(); waits there if the life ends in this step."""
-        self._calls_step = True
+        self._call_step.add(self._part(checkpointer))
         self._record(checkpointer, step, loss, by="step")
-        if self._is_time(checkpointer, step, AFTER_UPDATE):
-            self._wait_to_be_killed(step)
-        if self._is_last(step):
-            self._wait("end", step)
+        if self._is_time(checkpointer, step):
+            self._wait_to_be_killed(checkpointer, step, AFTER_UPDATE)
+        if self._is_last(checkpointer, step):
+            self._wait(checkpointer, "end", step)
 
     def saved(self, checkpointer: Any, step: int, loss: Any) -> None:
         """Records a step that is saved by save(), in a script that does not call step()."""
-        if self._calls_step:
+        if self._part(checkpointer) in self._call_step:
             return
+        step = operator.index(step)
         self._record(checkpointer, step, loss, by="save")
-        kill = self._plan.kill
+        kill = self._kill_of(checkpointer)
         if kill is not None and kill.where == AFTER_SAVE and step >= kill.after:
-            self._wait_to_be_killed(step)
-        if self._is_last(step):
-            self._wait("end", step)
+            self._wait_to_be_killed(checkpointer, step, AFTER_SAVE)
+        if self._is_last(checkpointer, step):
+            self._wait(checkpointer, "end", step)
 
     # The parts
 
     def before_update(self, checkpointer: Any) -> None:
         """Called before every update of an optimizer."""
-        step = self._numbers[-1] if self._numbers else -1
-        kill = self._plan.kill
+        kill = self._kill_of(checkpointer)
         if kill is None or kill.where != BEFORE_UPDATE or checkpointer not in self._watched:
             return
+        step = max(self._steps_of(self._part(checkpointer)), default=-1)
         if self._plan.alone is not None:
             self._die_alone(step)
-        elif _saved_last(checkpointer) >= kill.after:
-            self._wait_to_be_killed(step + 1)
+        elif self._all_saved(checkpointer, kill):
+            self._wait_to_be_killed(checkpointer, step + 1, BEFORE_UPDATE)
 
-    def _is_time(self, checkpointer: Any, step: int, where: str) -> bool:
+    def _part(self, checkpointer: Any) -> int:
+        """Which Checkpointer of the script it is: those of one run count as one."""
+        return self._parts.index(checkpointer._run)
+
+    def _steps_of(self, part: int) -> list[int]:
+        return [step for one, step in self._calls if one == part]
+
+    def _kill_of(self, checkpointer: Any) -> Kill | None:
+        """The kill, if it comes in a step of this Checkpointer."""
+        return self._plan.kill if self._part(checkpointer) == self._plan.part else None
+
+    def _is_time(self, checkpointer: Any, step: int) -> bool:
         """True if the life ends here: a save was made before, and this step comes after it."""
-        kill = self._plan.kill
+        kill = self._kill_of(checkpointer)
         return (kill is not None and kill.where != AFTER_SAVE and self._plan.alone is None
-                and step > _saved_last(checkpointer) >= kill.after)
+                and step > _saved_last(checkpointer) and self._all_saved(checkpointer, kill))
 
-    def _is_last(self, step: int) -> bool:
-        if self._plan.end is not None:
-            return step >= self._plan.end
-        return len(set(self._numbers)) >= self._plan.steps
+    def _all_saved(self, checkpointer: Any, kill: Kill) -> bool:
+        """True if it has saved the step before the kill, and so have those that make steps beside it."""
+        part, calls = self._part(checkpointer), self._calls
+        own = [place for place, (one, _) in enumerate(calls) if one == part]
+        beside = {one for one, _ in calls[own[-2] if len(own) > 1 else 0:]} | {part}
+        return all(_saved_last(one) >= kill.after for one in self._watched
+                   if self._part(one) in beside)
+
+    def _is_last(self, checkpointer: Any, step: int) -> bool:
+        part, plan = self._part(checkpointer), self._plan
+        numbers = self._steps_of(part)
+        if plan.end is None:
+            return len(set(numbers)) >= plan.steps
+        is_end = step > plan.end or (step == plan.end and numbers.count(step) >= plan.calls)
+        return part == plan.part and is_end
 
     def _record(self, checkpointer: Any, step: int, loss: Any, by: str) -> None:
-        self._numbers.append(step)
-        self._write("step", by=by, step=step, loss=None if loss is None else float(loss).hex(),
-                    **self._seen.take(), **self._state_of(checkpointer),
+        part = self._part(checkpointer)
+        self._calls.append((part, step))
+        self._end_without_supervisor()
+        self._write("step", part=part, call=len(self._calls), by=by, step=step,
+                    loss=_text_of(loss), **self._seen.take(), **self._state_of(checkpointer),
                     **_epoch_of(checkpointer))
 
     def _state_of(self, checkpointer: Any) -> dict[str, Any]:
@@ -181,24 +219,31 @@ class Rehearsal:
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def _wait_to_be_killed(self, step: int) -> None:
+    def _wait_to_be_killed(self, checkpointer: Any, step: int, where: str) -> None:
         """Waits until all saves are durable, and then for the end."""
         for one in list(self._watched):
             one._saves.settle()
             if one._saves.handle is not None:
                 with contextlib.suppress(Exception):  # then a resume shows what is missing
                     one._saves.handle.durable(_DURABLE)
-        self._wait("kill", step)
+        self._wait(checkpointer, "kill", step, where)
 
-    def _wait(self, why: str, step: int) -> None:
+    def _wait(self, checkpointer: Any, why: str, step: int, where: str = "") -> None:
         """Waits for the supervisor to end this process."""
-        self._write("waits", why=why, step=step, **self._seen.take())
+        self._write("waits", part=self._part(checkpointer), why=why, step=step, where=where,
+                    **self._seen.take())
         while True:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._plan.supervisor, 0)
-                time.sleep(_LOOK)
-                continue
+            self._end_without_supervisor()
+            time.sleep(_LOOK)
+
+    def _end_without_supervisor(self) -> None:
+        """Ends this process if the one that watches it was killed."""
+        try:
+            os.kill(self._plan.supervisor, 0)
+        except ProcessLookupError:
             os._exit(1)
+        except PermissionError:  # it is there, and belongs to another user
+            pass
 
     def _write(self, kind: str, **fields: Any) -> None:
         line = json.dumps({"kind": kind, **fields})
@@ -220,25 +265,28 @@ class _Seen:
 
         Lightning's modules and others have a training_step() that calls their parts.
         """
-        enter = functools.partial(self._enter, state)
-        part = functools.partial(self._enter_part, state)
+        enter = functools.partial(self.note_forward, state)
+        part = functools.partial(self._note_part, state)
         return [model.register_forward_pre_hook(enter, with_kwargs=True),
                 model.register_forward_hook(self._leave, always_call=True),
                 *(child.register_forward_pre_hook(part, with_kwargs=True)
                   for child in model.children())]
 
-    def _enter(self, state: Any, module: Any, args: Any, kwargs: Any) -> None:
-        self._is_inside = True
-        self._note(state, module, args, kwargs)
-
     def _leave(self, *_: Any) -> None:
         self._is_inside = False
 
-    def _enter_part(self, state: Any, module: Any, args: Any, kwargs: Any) -> None:
+    def _note_part(self, state: Any, module: Any, args: Any, kwargs: Any) -> None:
         if not self._is_inside:
             self._note(state, module, args, kwargs)
 
+    def note_forward(self, state: Any, module: Any, args: Any, kwargs: Any) -> None:
+        """A hook before the forward pass of a model."""
+        self._is_inside = True
+        self._note(state, module, args, kwargs)
+
     def _note(self, state: Any, module: Any, args: Any, kwargs: Any) -> None:
+        if torch.compiler.is_compiling():  # what is compiled can be no record; the state shows enough
+            return
         if not module.training:
             self._validated = True
             return
@@ -307,6 +355,13 @@ def _unsaved_generators(state: Any) -> dict[str, str]:
     found |= search.find(of_script, "__main__")
     return {path: f"{type(one).__name__} {digest_text(repr(generators.capture_one(path, one)))}"
             for path, one in found.items()}
+
+
+def _text_of(loss: Any) -> str | None:
+    """All bits of a loss; None if it is not one number."""
+    with contextlib.suppress(TypeError, ValueError, RuntimeError):
+        return None if loss is None else float(loss).hex()
+    return None
 
 
 def _saved_last(checkpointer: Any) -> int:
