@@ -1,12 +1,14 @@
 """Opens and converts files of tensors of any format, without loading them."""
 
 import logging
+import os
 from collections.abc import Iterator, Mapping
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 from holdfast import _native
-from holdfast.rehearse.plan import rehearsed_copy
+from holdfast.checkpoint import absolute_path
+from holdfast.rehearse.plan import VARIABLE, place_to_read
 
 if TYPE_CHECKING:
     import numpy
@@ -90,7 +92,7 @@ def open(path: _Path) -> Contents:
         >>> {name: info.shape for name, info in contents.items()}
         >>> weight = contents.read("fc.weight")
     """
-    return Contents(rehearsed_copy(path))
+    return Contents(place_to_read(absolute_path(path)) if VARIABLE in os.environ else path)
 
 
 def convert(source: _Path, target: _Path) -> None:

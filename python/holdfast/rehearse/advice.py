@@ -47,5 +47,5 @@ def _advice_for(one: Killed) -> str:
                "else of it. What takes part in an update (kept gradients, copies of weights, counters) " \
                "belongs in objects=."
     return f"{readable_name(named.name)} came back with another value. Expected that nothing changes " \
-           "it between ck.step() and the next step, that ck.step() stands behind all updates of a step, and " \
-           "that load_state_dict() takes all that state_dict() gives."
+           "it between ck.step() and the next step, that ck.step() stands behind all updates of a " \
+           "step, and that load_state_dict() takes all that state_dict() gives."

@@ -60,13 +60,10 @@ def records_folder(folder: Path, life: int) -> Path:
     return folder / f"life-{life}"
 
 
-def rehearsed_copy(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
-    """What a rehearsal has saved in the place of that run, if it has; else the path itself.
-
-    A script may look into its run before it builds its model.
-    """
-    copy = rehearsed_run(os.path.abspath(os.path.expanduser(os.fspath(path))))
-    return copy if VARIABLE in os.environ and os.path.isdir(copy) else path
+def place_to_read(path: str) -> str:
+    """Where to read that run: in the folder of a rehearsal if the rehearsed script has made it there."""
+    own = rehearsed_run(path)
+    return own if os.path.isdir(own) else path
 
 
 def rehearsed_run(run: str) -> str:

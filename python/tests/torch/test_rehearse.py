@@ -262,6 +262,14 @@ def test_trainings_one_after_another_in_one_process_are_exact(tmp_path, initial)
     assert "kills in the steps of other Checkpointers" in found.text
 
 
+def test_a_script_that_looks_into_its_run_sees_the_rehearsed_one(tmp_path):
+    text = script(tmp_path)
+    run = text[text.index("Checkpointer(") + 13:text.index(", model=")]
+    found = rehearse(text.replace("step = ck.resume()", "step = ck.resume()\nif step:\n"
+                                  f"    assert len(holdfast.open({run})) > 0"), tmp_path, steps=5)
+    assert found.code == 0, found.text
+
+
 def accumulating(tmp_path, micro_batches, number):
     text = script(tmp_path).replace("        opt.zero_grad()\n", "").replace(
         "        opt.step()\n", f"        if micro % {micro_batches} == {micro_batches - 1}:\n"

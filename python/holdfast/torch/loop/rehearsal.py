@@ -32,6 +32,7 @@ from holdfast.rehearse.plan import (
     VARIABLE,
     Kill,
     Plan,
+    place_to_read,
     records_folder,
     rehearsed_run,
 )
@@ -93,7 +94,8 @@ class Rehearsal:
         state = checkpointer._state
         if checkpointer._run not in self._parts:
             self._parts.append(checkpointer._run)
-        self._write("open", part=self._part(checkpointer), rank=self._rank, world=state.world, pid=os.getpid(),
+        self._write("open", part=self._part(checkpointer), rank=self._rank, world=state.world,
+                    pid=os.getpid(),
                     launched="HOLDFAST_LAUNCH_ID" in os.environ, **_loader_facts(state))
         self._watched.add(checkpointer)
         self._hooks[id(checkpointer)] = [
@@ -117,15 +119,13 @@ class Rehearsal:
 
         Another run that the same script has made lies in the folder of the rehearsal, too.
         """
-        if not initial:
-            return None, initial
-        own = rehearsed_run(absolute_path(initial))
-        return None, own if os.path.isdir(own) else initial
+        return None, initial and place_to_read(absolute_path(initial))
 
     def resumed(self, checkpointer: Any, start: int) -> None:
         """Records what resume() has brought back."""
         report = checkpointer.report
-        self._write("resumed", part=self._part(checkpointer), start=start, inexact=[str(line) for line in report.inexact],
+        self._write("resumed", part=self._part(checkpointer), start=start,
+                    inexact=[str(line) for line in report.inexact],
                     **(self._state_of(checkpointer) if start > 0 else {}))
 
     def made(self, checkpointer: Any, step: int, loss: Any) -> None:
