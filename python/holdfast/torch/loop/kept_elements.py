@@ -1,96 +1,114 @@
 """Keeps an element of the model's tensors after each step, to see later what was written to.
 
 torch counts no write through `.data` or NumPy, with which trainings swap averages in. So a step
-keeps the addresses of all tensors, and the bytes of one element of at most 32 of them, others after
-each step: one small copy for each device, for which nothing waits. Averages differ from the weights
-in nearly every element, so that a few elements are enough to see them.
+keeps the addresses and the bytes of one element of at most 8 tensors, others after each step: one
+small copy for each device, for which nothing waits. Averages differ from the weights in nearly every
+element, so that a few elements are enough to see them. All addresses are looked at after the first
+steps, because a training may itself put new tensors in the place of old ones; then addresses tell
+nothing.
 """
 
+import ctypes
 import operator
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import repeat
 
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from holdfast.torch.state.change_detection import positions_where
-
-_AT_ONCE = 32  # elements that are kept after a step: with 300 tensors, all of this takes 40 µs
+_AT_ONCE = 8  # tensors that are looked at after a step, to cost it only microseconds
 _PLAIN = (torch.Tensor, nn.Parameter, nn.Buffer)  # tensors whose memory holds their values
 
 _address_of = torch.Tensor.data_ptr
+
+
+@dataclass
+class _Turn:
+    """The tensors that are looked at after the same steps, by their places in the list of all."""
+
+    places: range
+    tensors: list[torch.Tensor]
+    addresses: list[int]
+    on_host: list[tuple[int, int, int]]  # (place, address of an element, its size) in main memory
+    elements: dict[torch.device, list[tuple[int, torch.Tensor]]]  # a view of an element of others
 
 
 class KeptElements:
     """One element of some of the tensors, and the addresses of all, as they were after a step."""
 
     def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        self._names, self._tensors = [], []
-        for name, tensor in tensors.items():
-            if _is_readable(tensor):
-                self._names.append(name)
-                self._tensors.append(tensor)
-        self._is_distributed = any(isinstance(one, DTensor) for one in self._tensors)
-        self._addresses = self._addresses_now()
-        self._distance = max(1, -(-len(self._tensors) // _AT_ONCE))
-        self._turn = 0
-        self._groups: dict[int, list[_Group]] = {}  # by the turn in which they are kept
-        self._kept: list[tuple[_Group, torch.Tensor]] = []  # with the bytes of its elements
+        readable = {name: one for name, one in tensors.items() if _is_readable(one)}
+        self._names, self._tensors = list(readable), list(readable.values())
+        distance = max(1, -(-len(readable) // _AT_ONCE))
+        self._turns = [self._make_turn(range(first, len(readable), distance))
+                       for first in range(distance)]
+        self._steps = 0
+        self._moves = False  # training itself has put tensors in the place of others
+        self._kept_on_host: list[tuple[int, bytes]] = []  # places, and the bytes of their elements
+        self._kept: list[tuple[list[tuple[int, torch.Tensor]], torch.Tensor]] = []
 
     def keep(self) -> None:
         """Keeps elements and addresses as they are now."""
-        addresses = self._addresses_now()
-        if addresses != self._addresses:
-            self._addresses, self._groups = addresses, {}
-        self._turn = (self._turn + 1) % self._distance
-        groups = self._groups.get(self._turn)
-        if groups is None:
-            groups = self._groups[self._turn] = self._make_groups()
-        self._kept = [(group, torch.cat(group.elements)) for group in groups]
+        self._steps += 1
+        number = self._steps % len(self._turns)
+        if self._steps < 2 * len(self._turns):
+            for other in range(len(self._turns)):
+                self._look(other)
+        self._look(number)
+        turn = self._turns[number]
+        self._kept_on_host = [(place, ctypes.string_at(at, size)) for place, at, size in turn.on_host]
+        self._kept = [(group, torch.cat([one for _, one in group])) for group in turn.elements.values()]
 
     def changed(self) -> list[str]:
         """Names of tensors that have another element now, or that were moved alone."""
-        moved = set(positions_where(operator.ne, self._addresses_now(), self._addresses))
-        known = {place for group, _ in self._kept for place in group.places}
+        known = {place for group, _ in self._kept for place, _ in group}
+        known |= {place for place, _ in self._kept_on_host}
         differ = {place for group, kept in self._kept for place in self._differing(group, kept)}
-        if len(moved) < len(self._tensors):  # else all were moved as by model.cpu()
+        differ |= {place for place, before in self._kept_on_host
+                   if _bytes_of(self._tensors[place]) != before}
+        moved = {place for turn in self._turns
+                 for place, then, now in zip(turn.places, turn.addresses, _addresses(turn.tensors))
+                 if then != now}
+        if len(moved) < len(self._tensors) and not self._moves:  # else all moved, as by model.cpu()
             differ |= moved - known
         return [self._names[place] for place in sorted(differ)]
 
-    def _differing(self, group: "_Group", kept: torch.Tensor) -> list[int]:
+    def _look(self, number: int) -> None:
+        """Notes the addresses of a turn; makes the views of elements anew if they have changed."""
+        turn = self._turns[number]
+        if turn.addresses != _addresses(turn.tensors):
+            self._moves = True
+            self._turns[number] = self._make_turn(turn.places)
+
+    def _differing(self, group: list[tuple[int, torch.Tensor]], kept: torch.Tensor) -> list[int]:
         """The places of tensors whose elements are not the kept ones."""
         before, found, end = bytes(kept.cpu().numpy()), [], 0
-        for place, element in zip(group.places, group.elements, strict=True):
+        for place, element in group:
             begin, end = end, end + element.numel()
             if _bytes_of(self._tensors[place]) != before[begin:end]:
                 found.append(place)
         return found
 
-    def _make_groups(self) -> list["_Group"]:
-        """The elements that are kept in this turn, by their devices."""
-        groups: dict[torch.device, _Group] = {}
-        for place in range(self._turn, len(self._tensors), self._distance):
-            if self._addresses[place]:  # else its memory is given back for a while
-                element = _element_of(self._tensors[place])
-                group = groups.setdefault(element.device, _Group())
-                group.places.append(place)
-                group.elements.append(element)
-        return list(groups.values())
-
-    def _addresses_now(self) -> list[int]:
-        if self._is_distributed:
-            return list(map(_address_of, map(_local_of, self._tensors)))
-        return list(map(_address_of, self._tensors))
+    def _make_turn(self, places: range) -> _Turn:
+        tensors = [self._tensors[place] for place in places]
+        turn = _Turn(places, tensors, _addresses(tensors), [], {})
+        for place, address in zip(places, turn.addresses, strict=True):
+            if not address:  # its memory is given back for a while
+                continue
+            element = _element_of(self._tensors[place])
+            if element.is_cpu:
+                turn.on_host.append((place, element.data_ptr(), element.numel()))
+            else:
+                turn.elements.setdefault(element.device, []).append((place, element))
+        return turn
 
 
-@dataclass
-class _Group:
-    """Tensors of one device: their places in the list of all, and a view of an element of each."""
-
-    places: list[int] = field(default_factory=list)
-    elements: list[torch.Tensor] = field(default_factory=list)
+def _addresses(tensors: list[torch.Tensor]) -> list[int]:
+    if any(type(one) is DTensor for one in tensors):
+        tensors = list(map(_local_of, tensors))
+    return list(map(_address_of, tensors))
 
 
 def _local_of(tensor: torch.Tensor) -> torch.Tensor:
