@@ -11,12 +11,18 @@ from idioms_page import PAGE, row, rows_of, verdict_of
 
 # Each takes a second. Those that are least unlike the others are not in `make test`.
 LONG = {
-    "adafactor_tied_weights", "channels_last_convnet", "curriculum_values", "distillation",
-    "endless_loader_while", "foreach_clip_warm_restarts", "lazy_modules", "loader_generator",
-    "mixup_on_the_fly", "momentum_contrast", "nadam_sequential_lr", "optimizers_by_name",
-    "persistent_workers", "recomputed_activations", "rprop_full_batch", "swa_second_half",
-    "trackers_as_objects", "vae_annealing", "warmup_lambda_groups", "weighted_sampler",
-    "wgan_gradient_penalty",
+    "accumulated_gradients", "accumulation_per_update", "adafactor_tied_weights",
+    "batch_sampler_and_collate", "break_by_position", "break_by_step", "channels_last_convnet",
+    "curriculum_values", "distillation", "endless_loader_while", "foreach_clip_warm_restarts",
+    "forgotten_scaler", "fused_adamw_one_cycle", "lazy_modules", "loader_generator",
+    "loader_number_of_epochs", "maml_inner_loop", "mixup_on_the_fly", "momentum_contrast",
+    "nadam_sequential_lr", "normalized_weights", "optimizers_by_name", "own_generators",
+    "persistent_workers", "plateau_on_validation", "random_augmentation",
+    "recomputed_activations", "rprop_full_batch", "sampler_generator",
+    "several_loaders_longer_first", "sgd_nesterov_steps", "step_before_scheduler",
+    "subset_samplers", "swa_second_half", "trackers_as_objects", "trainer_class",
+    "unfreeze_backbone", "vae_annealing", "validation_before_training", "warmup_lambda_groups",
+    "weighted_sampler", "wgan_gradient_penalty", "zip_with_cycle",
 }  # fmt: skip
 NAMES = sorted(path.stem for path in idiom.FOLDER.glob("*.py"))
 
