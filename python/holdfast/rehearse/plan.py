@@ -23,7 +23,7 @@ AFTER_SAVE = "behind save()"
 
 @dataclass(frozen=True)
 class Kill:
-    """Where a life is killed."""
+    """The place in which a life is killed."""
 
     after: int  # the step that is saved before; the next one is not completed
     where: str  # BEFORE_UPDATE, AFTER_UPDATE or AFTER_SAVE
@@ -56,12 +56,12 @@ class Plan:
 
 
 def records_folder(folder: Path, life: int) -> Path:
-    """Where the processes of a life write their records."""
+    """The folder into which the processes of a life write their records."""
     return folder / f"life-{life}"
 
 
 def place_to_read(path: str) -> str:
-    """Where to read that run: in the folder of a rehearsal if the rehearsed script has made it there."""
+    """The path to read that run from: its copy in a rehearsal, if the rehearsed script has made one."""
     own = rehearsed_run(path)
     return own if os.path.isdir(own) else path
 

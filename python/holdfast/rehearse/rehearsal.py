@@ -140,7 +140,7 @@ class Rehearsal:
 
 
 def choose_kills(golden: LifeRecords, at: Sequence[int]) -> list[Kill]:
-    """Where to kill: in the steps `at`, or in two of them and at the end of an epoch."""
+    """Chooses the kills: in the steps `at`, or in two steps and at the end of an epoch."""
     numbers = golden.numbers
     if not any(one.opened and one.steps for one in golden.ranks.values()):
         return []

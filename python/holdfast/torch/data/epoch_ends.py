@@ -1,4 +1,4 @@
-"""Where epochs end that a training leaves early, with `break` after so many batches.
+"""Learns where a training leaves its epochs early, with `break` after so many batches.
 
 A save at the last batch before such a `break` cannot know that the epoch is over, and a loop that
 counts its batches (enumerate) counts from 0 again in an epoch that is resumed in its middle. What
