@@ -29,7 +29,7 @@ SkippedStep passed_over(const SharedPlace& place, const FoundStep& step,
 }  // namespace
 
 Result<Path> RunJob::hand_over(JobState job) {
-  doing_ = fmt::format("the handover after step {}", job.step);
+  doing_ = {"the handover after step ", job.step};
   if (!place_) {
     return invalid(
         "hand_over: the job has no place in memory; expected JobOptions::handover");

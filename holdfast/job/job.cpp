@@ -95,6 +95,10 @@ RunJob::RunJob(Env& env, const Path& run, Transport* transport, JobOptions optio
        .tell = [this](const std::vector<int>& missing) { tell_late(missing); }});
 }
 
+std::string RunJob::Doing::text() const {
+  return step.has_value() ? fmt::format("{}{}", words, *step) : std::string(words);
+}
+
 RunJob::~RunJob() {
   if (transport_ != nullptr) transport_->set_late_watch({});
 }
@@ -104,7 +108,7 @@ void RunJob::tell_late(const std::vector<int>& missing) {
   emit(warnings_, env_,
        RanksLate{.rank = transport_->rank(),
                  .missing = name_ranks(missing),
-                 .what = doing_,
+                 .what = doing_.text(),
                  .seconds = std::chrono::duration<double>(waited).count()});
 }
 
@@ -177,7 +181,7 @@ Result<void> RunJob::check_new(std::string_view expected) {
 
 Result<void> RunJob::attach(const LocalPieces& pieces, CudaStream stream,
                             const OwnPieces& own) {
-  doing_ = "the first look at the state";
+  doing_ = {"the first look at the state"};
   static_cast<void>(settle({}, stream));
   LocalState state = HOLDFAST_TRY(layouts_.agree(pieces, own == nullptr, stream));
   if (own != nullptr && transport_ != nullptr) {
@@ -212,7 +216,7 @@ Result<RestoredState> RunJob::resume(const LocalPieces& pieces,
 
 Result<RestoredState> RunJob::resume(const PiecesFor& pieces_for,
                                      const RestoreOptions& options) {
-  doing_ = "resume()";
+  doing_ = {"resume()"};
   saver_->settle({}, options.stream);
   LocalState state;
   const auto state_for = [&](const StepFiles& step) -> Result<const LocalState*> {
@@ -264,7 +268,7 @@ Result<bool> RunJob::any(bool own) {
 }
 
 bool RunJob::all_agree(bool own, Duration at_most) {
-  doing_ = "close()";
+  doing_ = {"close()"};
   if (transport_ == nullptr) return own;
   const Result<void> word = own ? Result<void>() : unavailable("a rank does not agree");
   return end_.agree(word, at_most).ok();
@@ -278,7 +282,7 @@ std::optional<std::string> RunJob::why_to_stop() const {
 }
 
 Result<Due> RunJob::due(int64_t step, bool updated) {
-  doing_ = fmt::format("step {}", step);
+  doing_ = {"step ", step};
   reached_ = std::max(reached_, step);
   if (!asked_) {
     if (const std::optional<std::string> why = why_to_stop()) {
@@ -289,7 +293,9 @@ Result<Due> RunJob::due(int64_t step, bool updated) {
   if (ranks_.coordinator() && updated) consult(step);
   Result<Due> due = agenda_.at(step);
   // This runs in every step, so the context is made only for an error.
-  if (!due.ok()) return std::move(due).within(doing_ + ": waiting for what is due");
+  if (!due.ok()) {
+    return std::move(due).within(doing_.text() + ": waiting for what is due");
+  }
   forget_left();
   stopping_ |= due->stop;
   return due;
@@ -356,7 +362,7 @@ std::optional<Appointment> RunJob::decide(int64_t first, int64_t last) {
 }
 
 Result<SaveHandle> RunJob::save(JobState job) {
-  doing_ = fmt::format("the save after step {}", job.step);
+  doing_ = {"the save after step ", job.step};
   std::optional<Message> decision;
   LocalState state = HOLDFAST_TRY(agree(job, decision));
   if (decision->kind == kCompare) {
@@ -457,7 +463,7 @@ Result<void> RunJob::await_capture(Instant deadline) {
 }
 
 Result<void> RunJob::close(Instant deadline) {
-  doing_ = "close()";
+  doing_ = {"close()"};
   clear_left(deadline);
   return let_go(saver_->close(deadline), true);
 }

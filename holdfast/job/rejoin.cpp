@@ -31,7 +31,7 @@ Result<void> RunJob::drop_saves(Instant deadline) {
 }
 
 Result<void> RunJob::rejoin() {
-  doing_ = "a new generation";
+  doing_ = {"a new generation"};
   if (!dropped_saves_) {
     return invalid(
         "rejoin: saves may be under way; expected drop_saves() before the "

@@ -135,7 +135,13 @@ class RunJob : public Job {
   // How often replicas seemed to differ in a save and were equal in the check after it.
   // The same number on all ranks.
   int false_alarms_ = 0;
-  std::string doing_ = "the start";  // where this rank waits for the other ranks
+  // Where this rank waits for the other ranks; behind the words, the number of a step.
+  struct Doing {
+    std::string_view words = "the start";
+    std::optional<int64_t> step = std::nullopt;
+
+    std::string text() const;
+  } doing_;
 
   // Rank 0 decides with these when the next save is made.
   Scheduler scheduler_;

@@ -289,10 +289,12 @@ class Checkpointer:
         """
         step = self._steps.check_next(step, self._boundaries.has_stepped)
         self._rehearsal.made(self, step, loss)
-        self._saves.metrics.tell(metrics)
+        if metrics is not None:
+            self._saves.metrics.tell(metrics)
         if not self._recovery.after_step(self._step, step, loss):
             self._changes.note_whole(step)
-        self.step_calls.run(step)
+        if self.step_calls:
+            self.step_calls.run(step)
 
     def _step(self, step: int, loss: Any) -> None:
         job = self._saves.live_job()
@@ -310,7 +312,7 @@ class Checkpointer:
         last = self._steps.is_last_of_all(step)
         self._due.ask(due, last)
         self._changes.note(step)
-        if self._is_attached:
+        if self._is_attached and self._watch.watched is not None:
             self._watch.step(step, loss, is_blind=self._boundaries.updates_unseen)
         if self._due.reason and (self._due.reason[0] or not self._changes.by_unknown):
             self._save_due(step, loss, last)
@@ -363,7 +365,7 @@ class Checkpointer:
         self._durable.begun(step, handle)
         self._steps.saved(step)
         self._messages.detail(f"saving after step {step}: {why}")
-        if self._changes.after_save(self._messages.warn_once):
+        if self._changes.after_save(step, with_gradients, self._messages.warn_once):
             self._saves.settle()  # no hook may do it before the next update
         return handle
 

@@ -99,6 +99,8 @@ class Loaders:
 
     def note_step(self) -> None:
         """ck.step() was called. Warns if the training does not read the loaders."""
+        if not self._own:
+            return
         batches = [one.note_step() for one in self._own.values()]
         self._without_batch = 0 if any(batches) or not self.are_own else self._without_batch + 1
         if self._without_batch == 2:

@@ -30,15 +30,11 @@ class CtrlC:
     """Whether the user has pressed Ctrl-C since the first step."""
 
     def __init__(self, wanted: bool, rank: int) -> None:
-        self.is_armed = False  # a step was made
+        self.is_armed = False  # a step was made: from then on there is something to save
         self.is_asked = False  # Ctrl-C was pressed, and no step() has seen it yet
         self.is_spokesman = rank == 0
         self._wanted = wanted
         self._listen()
-
-    def arm(self) -> None:
-        """Called in every step: from now on there is something to save."""
-        self.is_armed = True
 
     def listen_again(self) -> None:
         """Forgets a Ctrl-C that was acted upon: the script may go on, and the next one is a first."""

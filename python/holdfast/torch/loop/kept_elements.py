@@ -13,6 +13,7 @@ import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import repeat
+from typing import Any
 
 import torch
 from torch import nn
@@ -31,7 +32,9 @@ class _Turn:
     places: range
     tensors: list[torch.Tensor]
     addresses: list[int]
-    on_host: list[tuple[int, int, int]]  # (place, address of an element, its size) in main memory
+    has_locals: bool  # whether some are DTensors, whose memory is that of a tensor inside
+    on_host: list[int]  # the places of tensors in main memory
+    windows: list[memoryview]  # an element of each of these
     elements: dict[torch.device, list[tuple[int, torch.Tensor]]]  # a view of an element of others
 
 
@@ -46,41 +49,46 @@ class KeptElements:
                        for first in range(distance)]
         self._steps = 0
         self._moves = False  # training itself has put tensors in the place of others
-        self._kept_on_host: list[tuple[int, bytes]] = []  # places, and the bytes of their elements
+        self._kept_on_host: tuple[list[int], list[bytes]] = [], []  # places, and their elements
         self._kept: list[tuple[list[tuple[int, torch.Tensor]], torch.Tensor]] = []
 
     def keep(self) -> None:
         """Keeps elements and addresses as they are now."""
         self._steps += 1
-        number = self._steps % len(self._turns)
         if self._steps < 2 * len(self._turns):
             for other in range(len(self._turns)):
                 self._look(other)
-        self._look(number)
+        number = self._steps % len(self._turns)
         turn = self._turns[number]
-        self._kept_on_host = [(place, ctypes.string_at(at, size)) for place, at, size in turn.on_host]
-        self._kept = [(group, torch.cat([one for _, one in group])) for group in turn.elements.values()]
+        if turn.has_locals or turn.addresses != list(map(_address_of, turn.tensors)):
+            turn = self._look(number)
+        self._kept_on_host = turn.on_host, list(map(memoryview.tobytes, turn.windows))
+        self._kept = []
+        if turn.elements:
+            self._kept = [(group, torch.cat([one for _, one in group]))
+                          for group in turn.elements.values()]
 
     def changed(self) -> list[str]:
         """Names of tensors that have another element now, or that were moved alone."""
         known = {place for group, _ in self._kept for place, _ in group}
-        known |= {place for place, _ in self._kept_on_host}
+        known |= set(self._kept_on_host[0])
         differ = {place for group, kept in self._kept for place in self._differing(group, kept)}
-        differ |= {place for place, before in self._kept_on_host
+        differ |= {place for place, before in zip(*self._kept_on_host, strict=True)
                    if _bytes_of(self._tensors[place]) != before}
         moved = {place for turn in self._turns
-                 for place, then, now in zip(turn.places, turn.addresses, _addresses(turn.tensors))
+                 for place, then, now in zip(turn.places, turn.addresses, _addresses(turn))
                  if then != now}
         if len(moved) < len(self._tensors) and not self._moves:  # else all moved, as by model.cpu()
             differ |= moved - known
         return [self._names[place] for place in sorted(differ)]
 
-    def _look(self, number: int) -> None:
+    def _look(self, number: int) -> _Turn:
         """Notes the addresses of a turn; makes the views of elements anew if they have changed."""
         turn = self._turns[number]
-        if turn.addresses != _addresses(turn.tensors):
+        if turn.addresses != _addresses(turn):
             self._moves = True
-            self._turns[number] = self._make_turn(turn.places)
+            turn = self._turns[number] = self._make_turn(turn.places)
+        return turn
 
     def _differing(self, group: list[tuple[int, torch.Tensor]], kept: torch.Tensor) -> list[int]:
         """The places of tensors whose elements are not the kept ones."""
@@ -93,21 +101,23 @@ class KeptElements:
 
     def _make_turn(self, places: range) -> _Turn:
         tensors = [self._tensors[place] for place in places]
-        turn = _Turn(places, tensors, _addresses(tensors), [], {})
+        turn = _Turn(places, tensors, [], any(type(one) is DTensor for one in tensors), [], [], {})
+        turn.addresses = _addresses(turn)
         for place, address in zip(places, turn.addresses, strict=True):
             if not address:  # its memory is given back for a while
                 continue
             element = _element_of(self._tensors[place])
             if element.is_cpu:
-                turn.on_host.append((place, element.data_ptr(), element.numel()))
+                turn.on_host.append(place)
+                bytes_of = ctypes.c_char * element.numel()
+                turn.windows.append(memoryview(bytes_of.from_address(element.data_ptr())))
             else:
                 turn.elements.setdefault(element.device, []).append((place, element))
         return turn
 
 
-def _addresses(tensors: list[torch.Tensor]) -> list[int]:
-    if any(type(one) is DTensor for one in tensors):
-        tensors = list(map(_local_of, tensors))
+def _addresses(turn: _Turn) -> list[int]:
+    tensors = map(_local_of, turn.tensors) if turn.has_locals else turn.tensors
     return list(map(_address_of, tensors))
 
 

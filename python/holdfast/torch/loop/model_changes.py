@@ -9,10 +9,13 @@ import torch
 from holdfast.torch.loop.last_step import CHANGED, LastStep
 from holdfast.torch.loop.messages import NO_HOOK, UNKNOWN_OPTIMIZER
 from holdfast.torch.loop.step_place import StepPlace
+from holdfast.torch.loop.unchanged_model import UnchangedModel
 from holdfast.torch.loop.unknown_state import UnknownState
 from holdfast.torch.loop.update_boundaries import UpdateBoundaries
 from holdfast.torch.state.inner_optimizers import with_inner
 from holdfast.torch.state.training_state import TrainingState
+
+_FIRST = 8  # after so many calls of step(), the order of a training's calls is known
 
 
 class ModelChanges:
@@ -26,8 +29,11 @@ class ModelChanges:
         self._unknown = UnknownState([*state.optimizers, *objects.values()], optimizers,
                                      boundaries.knows, state.model_tensors)
         self._place = StepPlace(state.optimizers, state.models, objects)
+        self._unchanged = UnchangedModel(state)
+        self._calls = 0  # of step(), since the start or a resume
         self._depth = 0  # steps of optimizers that were given and have begun
         self._last_step = LastStep(state.model_tensors)
+        self.note = self._last_step.note  # notes that the model is now what it is after a step
         forget = weakref.WeakMethod(self._last_step.forget)  # it refers to the state, which is freed
         state.on_forget.append(lambda: (call := forget()) and call())
         self.by_unknown = False  # an optimizer that was not given has updated the model
@@ -41,8 +47,10 @@ class ModelChanges:
         """Called before every update of an optimizer of this process."""
         if self._boundaries.knows(optimizer):
             self._depth += 1
-            self._unknown.before_update()
-            self._place.before_update()
+            if self._calls < _FIRST:
+                self._unknown.before_update()
+                self._place.before_update()
+                self._unchanged.before_update(optimizer)
 
     def after_update(self, optimizer: torch.optim.Optimizer) -> None:
         """Called after every update of an optimizer of this process."""
@@ -59,6 +67,7 @@ class ModelChanges:
 
     def restart(self) -> None:
         """Called when a resume has changed everything."""
+        self._calls = 0
         self._place.restart()
 
     def next_call(self, warn: Callable[[str], None]) -> None:
@@ -67,24 +76,24 @@ class ModelChanges:
         self._depth = 0  # an exception may have ended an update
         if self.by_unknown:
             warn(UNKNOWN_OPTIMIZER)
-        self._unknown.next_call()
-        if text := self._place.next_call(self._state.data.first):
-            warn(text)
+        self._calls += 1
+        self._unknown.calls += 1
+        if self._calls <= _FIRST:
+            self._unknown.look_for_schedulers()
+            if text := self._place.next_call(self._state.data.first):
+                warn(text)
 
-    def after_save(self, warn: Callable[[str], None]) -> bool:
+    def after_save(self, step: int, with_gradients: bool, warn: Callable[[str], None]) -> bool:
         """Called when a save has begun. True if no hook may tell of the next update.
 
-        Warns of that, and of what takes part in the training and was not given.
+        Warns of that, of a model that never changes, and of what takes part and was not given.
         """
+        self._unchanged.saved(step, with_gradients)
         for text in self._unknown.look():
             warn(text)
         if self._boundaries.updates_unseen:
             warn(NO_HOOK)
         return self._boundaries.updates_unseen or not self._boundaries.has_reported
-
-    def note(self, step: int) -> None:
-        """Notes that the model is now what it is after that step."""
-        self._last_step.note(step)
 
     def note_whole(self, step: int) -> None:
         """Notes the same where a lost rank has prevented the end of step(): no gradients wait."""

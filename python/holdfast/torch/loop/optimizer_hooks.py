@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Callable
+from types import MethodType
 from typing import Any
 
 import torch
@@ -11,22 +12,24 @@ from torch.optim.optimizer import (
 )
 
 
-def hook_optimizer_steps(before: Callable[..., Any], after: Callable[..., None]) -> list[Any]:
+def hook_optimizer_steps(before: MethodType, after: MethodType) -> list[Any]:
     """Calls before(optimizer, args, kwargs) and after(optimizer), while their object lives.
 
     Global hooks run before those of one optimizer, and for all kinds of steps. `before` returns
     other arguments for step(), or None.
     """
-    first, then = weakref.WeakMethod(before), weakref.WeakMethod(after)
+    # weakref.WeakMethod does the same, and makes a new method in Python code at each call.
+    first, begin = weakref.ref(before.__self__), before.__func__
+    then, end = weakref.ref(after.__self__), after.__func__
 
     def on_begin(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
-        call = first()
-        return None if call is None else call(optimizer, args, kwargs)
+        owner = first()
+        return None if owner is None else begin(owner, optimizer, args, kwargs)
 
     def on_end(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        call = then()
-        if call is not None:
-            call(optimizer)
+        owner = then()
+        if owner is not None:
+            end(owner, optimizer)
 
     return [register_optimizer_step_pre_hook(on_begin), register_optimizer_step_post_hook(on_end)]
 

@@ -23,7 +23,6 @@ from holdfast.torch.loop import metrics
 from holdfast.torch.loop.cuda_stream import current_stream
 from holdfast.torch.loop.metrics import Metrics
 from holdfast.torch.loop.optimizer_hooks import replace_closure
-from holdfast.torch.loop.unchanged_model import UnchangedModel
 from holdfast.torch.state.capture import Captured
 from holdfast.torch.state.ddp_buckets import BucketOrders
 from holdfast.torch.state.diverged_replicas import Divergence, divergence_warning
@@ -51,7 +50,6 @@ class Saves:
         # which it was made: the loader has handed out another batch since.
         self.record: dict[str, Any] | None = None
         self._state = state
-        self._unchanged = UnchangedModel(state)
         self._buckets = buckets
         self._lock = threading.RLock()
         self._captured: Captured | None = None  # what the unsettled save holds
@@ -132,7 +130,6 @@ class Saves:
         start = time.perf_counter()
         with self._lock:
             self.handle = self._begin(step, loss, why, automatic, with_gradients)
-            self._unchanged.saved(step, with_gradients)
         self.stalled += time.perf_counter() - start
         return self.handle
 

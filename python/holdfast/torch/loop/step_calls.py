@@ -3,17 +3,14 @@
 from collections.abc import Callable
 
 
-class StepCalls:
-    """What a Checkpointer calls at the end of step()."""
-
-    def __init__(self) -> None:
-        self._calls: dict[int, list[Callable[[], None]]] = {}
+class StepCalls(dict[int, list[Callable[[], None]]]):
+    """What a Checkpointer calls at the end of step(), by the step."""
 
     def add(self, step: int, call: Callable[[], None]) -> None:
         """Calls the function once, at the end of step() for that step."""
-        self._calls.setdefault(step, []).append(call)
+        self.setdefault(step, []).append(call)
 
     def run(self, step: int) -> None:
         """Makes the calls of that step."""
-        for call in self._calls.pop(step, ()):
+        for call in self.pop(step, ()):
             call()

@@ -24,7 +24,7 @@ class StepNumbers:
         `updated` says whether an update was seen since the last call. The micro-batches of an update
         may share a number, and two updates may not: a resumed training would skip the second.
         """
-        number = whole_number(step)
+        number = step if type(step) is int and 0 <= step < 1 << 63 else whole_number(step)
         if self._last is not None and number < self._last:
             raise ValueError(f"step {number} after step {self._last}; expected numbers that grow, "
                              "in all epochs and over restarts")

@@ -30,7 +30,7 @@ class Stopping:
 
     def due(self, job: _native.Job, step: int, updated: bool) -> tuple[bool, str] | None:
         """What is due after the step, as the job decides it, or a last save after Ctrl-C."""
-        self._ctrl_c.arm()
+        self._ctrl_c.is_armed = True
         if self._ctrl_c.is_asked and not self._closing.is_alone:
             job.ask_to_stop(CTRL_C)
         due = job.due(step, updated)

@@ -1,9 +1,10 @@
 """Notices a model that never changes while steps go on, and says so once.
 
 A functional training (torch.func) changes copies of the parameters, and a notebook may have made a new
-model after the Checkpointer: every save then holds the untrained one. At saves, the versions of a few
-tensors are compared. Only if they are all the same, all tensors are sealed and compared, and so are
-the objects.
+model after the Checkpointer: every save then holds the untrained one. Nothing is looked at once an
+optimizer that was given has updated parameters of the model that had gradients. Otherwise the versions
+of a few tensors are compared at saves. Only if they are all the same, all tensors are sealed and
+compared, and so are the objects.
 """
 
 import logging
@@ -34,6 +35,15 @@ class UnchangedModel:
         self._all: Any = None  # all tensors and objects, at the second save of such a row
         self._equal = 0  # how many saves have been equal to that since
         self._changes = 0
+
+    def before_update(self, optimizer: torch.optim.Optimizer) -> None:
+        """Called before the update of an optimizer that was given.
+
+        torch counts no version for the updates that most optimizers make to DTensors.
+        """
+        if not self._is_over:
+            self._is_over = self._state.owns(optimizer) and any(
+                p.grad is not None for group in optimizer.param_groups for p in group["params"])
 
     def saved(self, step: int, with_gradients: bool) -> None:
         """Notes a save. Gradients that wait show that an update is still to come."""

@@ -44,7 +44,7 @@ class UnknownState:
         self.found: dict[str, str] = {}
         self._given, self._known = given, optimizers
         self._knows, self._model_tensors = knows, model_tensors
-        self._call = 0
+        self.calls = 0  # of ck.step(); ModelChanges counts them
         self._optimizers: dict[int, _Optimizer] = {}
         self._scalers: dict[int, weakref.ref[Any]] = {}
         # Schedulers that were not given, with their progress when they were found.
@@ -55,7 +55,7 @@ class UnknownState:
 
     def before_update(self) -> None:
         """Notes the scaler, if there is one, that makes the step of an optimizer that was given."""
-        if 0 < self._call <= _INTERVALS and (scaler := calling_scaler()) is not None:
+        if 0 < self.calls <= _INTERVALS and (scaler := calling_scaler()) is not None:
             self._scalers[id(scaler)] = weakref.ref(scaler)
 
     def note_update(self, optimizer: torch.optim.Optimizer) -> None:
@@ -63,12 +63,11 @@ class UnknownState:
         known = self._optimizers.get(id(optimizer))
         if known is None or known.ref() is not optimizer:  # another one may have had this id
             known = self._optimizers[id(optimizer)] = _Optimizer(optimizer)
-        known.note(self._call)
+        known.note(self.calls)
 
-    def next_call(self) -> None:
-        """Called in each ck.step()."""
-        self._call += 1
-        if self._call == 1 and any("initial_lr" in group for one in self._known
+    def look_for_schedulers(self) -> None:
+        """Called in the first calls of ck.step(). Only the first one of all looks."""
+        if self.calls == 1 and any("initial_lr" in group for one in self._known
                                    for group in one.param_groups):
             self._find_schedulers()
 

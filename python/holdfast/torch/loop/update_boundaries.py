@@ -51,11 +51,11 @@ class UpdateBoundaries:
 
     def knows(self, optimizer: torch.optim.Optimizer) -> bool:
         """True for an optimizer that was given, and for one inside a wrapper that was given."""
-        return self._find(optimizer) is not None
+        return id(optimizer) in self._by_id or self._find(optimizer) is not None
 
     def note_update(self, optimizer: torch.optim.Optimizer) -> bool:
         """Notes that the optimizer has made a step. False if it is not known."""
-        tracked = self._find(optimizer)
+        tracked = self._by_id.get(id(optimizer)) or self._find(optimizer)
         if tracked is None:
             return False
         tracked.has_hooks = True

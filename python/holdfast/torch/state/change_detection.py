@@ -219,12 +219,13 @@ class TensorVersions:
         self._names = list(named)
         self._places = {name: k for k, name in enumerate(named)}
         self._tensors = list(map(with_version, named.values()))
+        self._are_plain = not any(isinstance(one, DTensor) for one in self._tensors)
 
     def replaced(self, named: Mapping[str, torch.Tensor | None]) -> "TensorVersions":
         """The same tensors, with those of these names replaced; unknown names are ignored."""
         made = TensorVersions({})
         made._names, made._places = self._names, self._places
-        made._tensors = list(self._tensors)
+        made._tensors, made._are_plain = list(self._tensors), False
         for name, tensor in named.items():
             if name in made._places and tensor is not None:
                 made._tensors[made._places[name]] = with_version(tensor)
@@ -235,6 +236,8 @@ class TensorVersions:
 
         Many new containers would make Python collect garbage, which takes 10 ms.
         """
+        if self._are_plain:
+            return list(map(_version_of, self._tensors))
         # Without this, torch would look for a __torch_function__ of each DTensor.
         with torch._C.DisableTorchFunctionSubclass():
             return list(map(_version_of, self._tensors))
