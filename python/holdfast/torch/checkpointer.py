@@ -11,8 +11,8 @@ import torch
 
 from holdfast import _native
 from holdfast.checkpoint import Tiers, log_messages, run_path
-from holdfast.options import Failures, Layout, Resuming, Schedule, Watch, Writing
-from holdfast.options import check_every, check_groups, check_known, check_object_names
+from holdfast.options import Failures, Layout, Resuming, Schedule, Watch, Writing, check_every
+from holdfast.options import check_groups, check_known, check_object_names
 from holdfast.torch.loop import messages, rehearsal
 from holdfast.torch.loop.branch import Start
 from holdfast.torch.loop.closing import Closing, close_at_exit
@@ -289,12 +289,10 @@ class Checkpointer:
         """
         step = self._steps.check_next(step, self._boundaries.has_stepped)
         self._rehearsal.made(self, step, loss)
-        if metrics is not None:
-            self._saves.metrics.tell(metrics)
+        self._saves.metrics.tell(metrics)
         if not self._recovery.after_step(self._step, step, loss):
             self._changes.note_whole(step)
-        if self.step_calls:
-            self.step_calls.run(step)
+        self.step_calls.run(step)
 
     def _step(self, step: int, loss: Any) -> None:
         job = self._saves.live_job()

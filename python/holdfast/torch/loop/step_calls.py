@@ -3,14 +3,17 @@
 from collections.abc import Callable
 
 
-class StepCalls(dict[int, list[Callable[[], None]]]):
-    """What a Checkpointer calls at the end of step(), by the step."""
+class StepCalls:
+    """What a Checkpointer calls at the end of step()."""
+
+    def __init__(self) -> None:
+        self._calls: dict[int, list[Callable[[], None]]] = {}
 
     def add(self, step: int, call: Callable[[], None]) -> None:
         """Calls the function once, at the end of step() for that step."""
-        self.setdefault(step, []).append(call)
+        self._calls.setdefault(step, []).append(call)
 
     def run(self, step: int) -> None:
         """Makes the calls of that step."""
-        for call in self.pop(step, ()):
+        for call in self._calls.pop(step, ()):
             call()
