@@ -76,3 +76,20 @@ def test_a_script_of_a_trainer_is_exact_also_at_the_end_of_an_epoch(tmp_path, mo
     assert found.code == 0, found.text
     assert not any("epoch's end" in one for one in found.json["not_rehearsed"])
     assert not (tmp_path / "run").exists()
+
+
+# Lets Lightning restart its loops by itself, as if a resume at an epoch's end were one in its middle.
+NO_EPOCH_END = """
+import holdfast.torch.lightning as adapter
+adapter.begin_epoch = lambda fit_loop: None
+"""
+
+
+@pytest.mark.parametrize(("mend", "code"), [("", 0), (NO_EPOCH_END, 1)], ids=["mended", "not mended"])
+def test_a_resume_of_lightning_at_an_epochs_end_is_exact_by_its_mend(tmp_path, monkeypatch, mend,
+                                                                    code):
+    monkeypatch.chdir(tmp_path)
+    # The save is that of an epoch's last batch, and the next kill is in the middle of the next epoch.
+    found = rehearse(LIGHTNING, tmp_path, steps=11, at=(6, 8), mend=mend)
+    print(found.text)
+    assert found.code == code, found.text

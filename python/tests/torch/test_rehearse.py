@@ -56,8 +56,7 @@ def test_an_exact_script_is_exact_also_at_the_end_of_an_epoch(tmp_path):
 
 def test_the_run_of_the_script_and_its_tiers_stay_as_they_are(tmp_path):
     own = script(tmp_path).replace('every="1h"', f'every="1 steps", tiers=[{str(tmp_path / "tier")!r}]')
-    trained = subprocess.run([sys.executable, "-c", own, str(tmp_path / "made")], capture_output=True,
-                             text=True)
+    trained = subprocess.run([sys.executable, "-c", own], capture_output=True, text=True, cwd=tmp_path)
     assert trained.returncode == 0, trained.stderr
     before = _bytes_of(tmp_path / "runs"), _bytes_of(tmp_path / "tier")
     assert before[0] and before[1]

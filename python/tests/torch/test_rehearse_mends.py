@@ -16,7 +16,7 @@ Loader.follow = lambda self: None
 # Lets the background copy a save that nobody settles before a write by hand.
 NO_SETTLE = """
 from holdfast.torch.loop.model_changes import ModelChanges
-ModelChanges.after_save = lambda self, warn: False
+ModelChanges.after_save = lambda self, *told: False
 """
 
 
@@ -72,3 +72,8 @@ def test_an_update_by_hand_that_tears_a_save_is_found(tmp_path):
 
 def test_an_update_by_hand_is_exact(tmp_path):
     assert rehearse(BY_HAND, tmp_path).code == 0
+
+
+def test_a_validation_that_a_restart_makes_again_is_no_other_batch(tmp_path):
+    found = rehearse_idiom("validation_before_training", tmp_path, steps=12)
+    assert found.code == 0, found.text

@@ -287,7 +287,7 @@ class _Seen:
     def _note(self, state: Any, module: Any, args: Any, kwargs: Any) -> None:
         if torch.compiler.is_compiling():  # what is compiled can be no record; the state shows enough
             return
-        if not module.training:
+        if not (module.training and torch.is_grad_enabled()):
             self._validated = True
             return
         if not self._inputs:
