@@ -47,9 +47,10 @@ release() {
 kills() {
   HOLDFAST_KILLS=${HOLDFAST_KILLS:-300} HOLDFAST_RANK_KILLS=${HOLDFAST_RANK_KILLS:-50} \
     HOLDFAST_RECOVERIES=${HOLDFAST_RECOVERIES:-200} \
+    HOLDFAST_COMBINATIONS=${HOLDFAST_COMBINATIONS:-25} \
     PYTHONPATH=$PWD/build/release/python .venv/bin/python -m pytest -q \
     python/tests/test_kill.py python/tests/torch/test_kill_ranks.py \
-    python/tests/torch/test_many_kills.py
+    python/tests/torch/test_many_kills.py python/tests/torch/test_combinations.py
 }
 
 train_cpp() { tests/examples/train_cpp_test.sh release; }
