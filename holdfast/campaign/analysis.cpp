@@ -107,12 +107,14 @@ void add_outcomes(const Records& records, CampaignAnalysis& analysis) {
     analysis.outcomes.push_back({outcome, count_of(all, has)});
   }
   analysis.harm = count_of(all, is_harmed);
-  const auto golden = analysis.file.golden.first("accuracy");
+  const auto golden = analysis.file.golden.after_loading("accuracy");
   const double points = analysis.file.thresholds.degraded_accuracy;
   if (!golden) return;
-  analysis.low_after_loading = count_of(all, [&](const TrialRecord& record) {
-    return record.first_accuracy &&
-           100 * (*golden - *record.first_accuracy) >= points - 1e-4;
+  auto evaluated = all;
+  std::erase_if(evaluated, [](const TrialRecord* r) { return !r->first_accuracy; });
+  analysis.low_after_loading = count_of(evaluated, [&](const TrialRecord& record) {
+    // An accuracy that is not a number is low, too.
+    return !(100 * (*golden - *record.first_accuracy) < points - 1e-4);
   });
 }
 

@@ -38,7 +38,8 @@ struct CampaignAnalysis {
   std::vector<OutcomeRate> outcomes{};  // all of them, in the order of the enum
   CountedRate harm{};                   // outcomes up to degraded
   // Trials whose accuracy after loading is below the golden one by what counts as
-  // degraded at the end. Some of them recover.
+  // degraded at the end. Some of them recover. The total has only trials that have
+  // evaluated an accuracy after loading; it is 0 if the golden run has not.
   CountedRate low_after_loading{};
   // By bit, if trials flip one bit each: "F32 bit 30". Otherwise by whether one of the
   // flips is the highest bit of an exponent: "with a top exponent bit", "without one".

@@ -348,7 +348,7 @@ class Campaign {
     record.steps = seen.last_step();
     record.final_loss = seen.last("loss");
     record.final_accuracy = seen.last("accuracy");
-    record.first_accuracy = seen.first("accuracy");
+    record.first_accuracy = seen.after_loading("accuracy");
     if (files_.state && finished) record.distance = distance->relative;
     return record;
   }

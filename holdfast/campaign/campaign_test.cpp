@@ -149,6 +149,24 @@ TEST_F(CampaignTest, TheAnalysisCountsAndPredicts) {
   EXPECT_EQ(analysis->file.sites, 16 * 32);
   ASSERT_EQ(analysis->by_role.size(), 1u);
   EXPECT_EQ(analysis->by_role[0].name, "parameter");
+  EXPECT_EQ(analysis->low_after_loading.total, 0) << "the training logs from step 1 on";
+  EXPECT_FALSE(records()[0].first_accuracy);
+}
+
+TEST_F(CampaignTest, TheAccuracyAfterLoadingIsThatOfStepZero) {
+  CampaignOptions asked = served("evaluate");
+  asked.trials = 24;
+  asked.request.sites.tensors = {"model.*"};
+  asked.request.sites.bits = *parse_bit_choice("28-31");
+  ASSERT_OK(run_campaign(*env_, asked));
+  const auto analysis = analyse_campaign(*env_, root_ / "out");
+  ASSERT_OK(analysis);
+  EXPECT_EQ(analysis->low_after_loading.total, 24);
+  const auto low = std::ranges::count_if(records(), [](const TrialRecord& record) {
+    return record.first_accuracy && *record.first_accuracy < 1;
+  });
+  EXPECT_GT(low, 0);
+  EXPECT_EQ(analysis->low_after_loading.count, low);
 }
 
 TEST_F(CampaignTest, PairsOfTheSamePlansAreComparedAndOthersRefused) {

@@ -135,7 +135,8 @@ TEST(TrainingLogTest, LinesOfPythonAreRead) {
       "log", false);
   ASSERT_OK(log);
   ASSERT_EQ(log->lines.size(), 4u);
-  EXPECT_EQ(log->first("accuracy"), 0.5);
+  EXPECT_EQ(log->after_loading("accuracy"), 0.5);
+  EXPECT_FALSE(log->after_loading("loss")) << "that is of step 1";
   EXPECT_TRUE(std::isnan(*log->lines[1].metric("loss")));
   EXPECT_FALSE(log->lines[1].metric("note"));
   EXPECT_FALSE(log->lines[1].metric("ok"));
@@ -243,6 +244,22 @@ TEST(TrialRecordTest, ALineIsReadBack) {
   EXPECT_EQ(read->final_loss, kInfinity);
   EXPECT_FALSE(read->final_accuracy);
   EXPECT_EQ(read->distance, full_record().distance);
+}
+
+TEST(TrialRecordTest, ALineSaysBeforeAndAfterAsAPlanDoesAndEarlierOnesAreRead) {
+  std::string line = encode_record(full_record());
+  EXPECT_NE(line.find("\"before\":\"0000\",\"after\":\"4000\""), std::string::npos);
+  EXPECT_NE(line.find("\"before\":\"50\",\"after\":\"58\""), std::string::npos);
+  for (const auto& [name, earlier] : {std::pair{"\"before\"", "\"old\""},
+                                      std::pair{"\"after\"", "\"new\""}}) {
+    for (size_t at = 0; (at = line.find(name)) != line.npos;) {
+      line.replace(at, std::string(name).size(), earlier);
+    }
+  }
+  const auto read = decode_record(line, "here");
+  ASSERT_OK(read);
+  EXPECT_EQ(read->flips, full_record().flips);
+  EXPECT_EQ(read->bytes, full_record().bytes);
 }
 
 TEST(TrialRecordTest, WhatIsNoRecordIsRefusedWithItsPlace) {

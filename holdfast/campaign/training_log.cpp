@@ -90,8 +90,9 @@ std::optional<double> LogLine::metric(const std::string& name) const {
   return found->second;
 }
 
-std::optional<double> TrainingLog::first(const std::string& name) const {
+std::optional<double> TrainingLog::after_loading(const std::string& name) const {
   for (const LogLine& line : lines) {
+    if (line.step != 0) break;
     if (const auto number = line.metric(name)) return number;
   }
   return std::nullopt;

@@ -34,8 +34,10 @@ struct LogLine {
 struct TrainingLog {
   std::vector<LogLine> lines{};
 
-  // The metric in the first or the last line that has it.
-  std::optional<double> first(const std::string& name) const;
+  // The metric in the line of step 0, which is evaluated after loading. Nullopt if
+  // nothing was evaluated then.
+  std::optional<double> after_loading(const std::string& name) const;
+  // The metric in the last line that has it.
   std::optional<double> last(const std::string& name) const;
   int64_t last_step() const { return lines.empty() ? 0 : lines.back().step; }
 };

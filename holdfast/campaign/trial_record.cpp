@@ -19,20 +19,26 @@ OrderedJson recorded_flip_json(const RecordedFlip& recorded) {
           {"dtype", name_of(flip.dtype)},
           {"bits", set_bits(flip.mask())},
           {"mask", bits_text(flip.dtype, flip.mask())},
-          {"old", bits_text(flip.dtype, flip.before)},
-          {"new", bits_text(flip.dtype, flip.after)}};
+          {"before", bits_text(flip.dtype, flip.before)},
+          {"after", bits_text(flip.dtype, flip.after)}};
 }
 
 OrderedJson recorded_byte_json(const PlannedByte& byte) {
   return {{"file", byte.file},
           {"offset", byte.offset},
           {"mask", record_hex(byte.before ^ byte.after)},
-          {"old", record_hex(byte.before)},
-          {"new", record_hex(byte.after)}};
+          {"before", record_hex(byte.before)},
+          {"after", record_hex(byte.after)}};
 }
 
 void put_optional(OrderedJson& json, const char* name, std::optional<double> number) {
   json[name] = number ? number_to_json(*number) : OrderedJson(nullptr);
+}
+
+// The text of "before" or "after". Campaigns of earlier versions called them "old" and
+// "new".
+Result<std::string> read_side(Fields& fields, const char* key, const char* earlier) {
+  return fields.text(fields.has(earlier) ? earlier : key);
 }
 
 Result<RecordedFlip> read_recorded_flip(const Json& json, const std::string& where) {
@@ -44,13 +50,17 @@ Result<RecordedFlip> read_recorded_flip(const Json& json, const std::string& whe
   recorded.layer = HOLDFAST_TRY(fields.text("layer"));
   flip.element = HOLDFAST_TRY(fields.integer("element"));
   flip.dtype = HOLDFAST_TRY(parse_dtype(HOLDFAST_TRY(fields.text("dtype"))));
-  flip.before = HOLDFAST_TRY(parse_bits(flip.dtype, HOLDFAST_TRY(fields.text("old"))));
-  flip.after = HOLDFAST_TRY(parse_bits(flip.dtype, HOLDFAST_TRY(fields.text("new"))));
+  flip.before = HOLDFAST_TRY(
+      parse_bits(flip.dtype, HOLDFAST_TRY(read_side(fields, "before", "old"))));
+  flip.after = HOLDFAST_TRY(
+      parse_bits(flip.dtype, HOLDFAST_TRY(read_side(fields, "after", "new"))));
   return recorded;
 }
 
-Result<std::byte> read_recorded_byte(Fields& fields, const char* key) {
-  const Bytes bytes = HOLDFAST_TRY(from_hex(HOLDFAST_TRY(fields.text(key))));
+Result<std::byte> read_recorded_byte(Fields& fields, const char* key,
+                                     const char* earlier) {
+  const Bytes bytes =
+      HOLDFAST_TRY(from_hex(HOLDFAST_TRY(read_side(fields, key, earlier))));
   if (bytes.size() == 1) return bytes.front();
   return invalid("{}.{}: has {} bytes; expected 1", fields.where(), key, bytes.size());
 }
@@ -60,8 +70,8 @@ Result<PlannedByte> read_byte_change(const Json& json, const std::string& where)
   PlannedByte byte;
   byte.file = HOLDFAST_TRY(fields.text("file"));
   byte.offset = HOLDFAST_TRY(fields.integer("offset"));
-  byte.before = HOLDFAST_TRY(read_recorded_byte(fields, "old"));
-  byte.after = HOLDFAST_TRY(read_recorded_byte(fields, "new"));
+  byte.before = HOLDFAST_TRY(read_recorded_byte(fields, "before", "old"));
+  byte.after = HOLDFAST_TRY(read_recorded_byte(fields, "after", "new"));
   return byte;
 }
 

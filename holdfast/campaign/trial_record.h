@@ -30,7 +30,8 @@ struct TrialRecord {
   std::vector<PlannedByte> bytes{};
   Outcome outcome = Outcome::kBenign;
   int64_t steps = 0;  // the last step that was logged
-  std::optional<double> final_loss{}, final_accuracy{}, first_accuracy{};
+  std::optional<double> final_loss{}, final_accuracy{};
+  std::optional<double> first_accuracy{};  // that of step 0, evaluated after loading
   double seconds = 0;
   std::string why{};
   // StateDistance::relative, if states are compared and the trial has one.

@@ -241,8 +241,10 @@ std::string analysis_json(const std::string& folder, const CampaignAnalysis& ana
                        {"spiked_loss", limits.spiked_loss}}},
                      {"trials", analysis.trials},
                      {"outcomes", outcomes_json(analysis)},
-                     {"harm", rate_json(analysis.harm)},
-                     {"low_after_loading", rate_json(analysis.low_after_loading)}};
+                     {"harm", rate_json(analysis.harm)}};
+  report["low_after_loading"] = analysis.low_after_loading.total > 0
+                                    ? rate_json(analysis.low_after_loading)
+                                    : OrderedJson(nullptr);
   report["predicted_nev"] =
       analysis.file.predicted ? OrderedJson(*analysis.file.predicted) : nullptr;
   report["by_bit"] = groups_json(analysis.by_bit);

@@ -117,7 +117,8 @@ def test_served_trials_are_those_of_new_processes(folder):
         "trial", "seed", "flips", "outcome", "steps", "final_loss", "final_accuracy",
         "first_accuracy", "why", "distance"}
     assert set(records("fresh")[0]["flips"][0]) == {
-        "tensor", "role", "layer", "element", "dtype", "bits", "mask", "old", "new"}
+        "tensor", "role", "layer", "element", "dtype", "bits", "mask", "before",
+        "after"}
 
 
 def test_an_interrupted_campaign_keeps_the_trials_that_it_has_made(folder):

@@ -162,7 +162,9 @@ def compare(first: Campaign, second: Campaign) -> dict[str, Any]:
 
 def flipped(trial: dict) -> list[tuple[str, str, str]]:
     """Which bits of which numbers were flipped. Names and places differ between frameworks."""
-    return sorted((flip["mask"], flip["old"], flip["new"]) for flip in trial["flips"])
+    # Campaigns of earlier versions say old and new.
+    return sorted((flip["mask"], flip.get("before", flip.get("old")),
+                   flip.get("after", flip.get("new"))) for flip in trial["flips"])
 
 
 def is_finite(trial: dict) -> bool:
