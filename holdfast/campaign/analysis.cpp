@@ -61,13 +61,18 @@ std::string top_bit_name(const TrialRecord& record) {
   return top ? "with a top exponent bit" : "without one";
 }
 
+bool is_role_guessed(const TrialRecord* record) {
+  return std::ranges::any_of(record->flips, &RecordedFlip::guessed);
+}
+
 template <typename Name>
 std::vector<TrialGroup> groups_by(const Records& records, Name name) {
   std::map<std::string, std::vector<const TrialRecord*>> groups;
   for (const TrialRecord& record : records) groups[name(record)].push_back(&record);
   std::vector<TrialGroup> found;
   for (const auto& [key, members] : groups) {
-    found.push_back({key, count_of(members, is_nev), count_of(members, is_harmed)});
+    found.push_back({key, count_of(members, is_nev), count_of(members, is_harmed),
+                     std::ranges::count_if(members, is_role_guessed)});
   }
   return found;
 }

@@ -30,6 +30,7 @@ struct TrialGroup {
   std::string name{};
   CountedRate nev{};
   CountedRate harm{};
+  int64_t guessed = 0;  // trials with a flip whose role only a name suggests
 };
 
 struct CampaignAnalysis {

@@ -7,7 +7,6 @@
 #include "holdfast/campaign/campaign_options.h"
 #include "holdfast/campaign/state_distance.h"
 #include "holdfast/env/unsynced_env.h"
-#include "holdfast/state/tensor_names.h"
 
 namespace holdfast {
 namespace {
@@ -28,13 +27,14 @@ struct GoldenRun {
 class Campaign {
  public:
   Campaign(Env& env, const CampaignOptions& options, const CampaignWatch& watch,
-           Found base, Contents contents)
+           Found base, Contents contents, std::shared_ptr<const Roles> roles)
       : env_(env),
         scratch_(env),
         options_(options),
         watch_(watch),
         base_(std::move(base)),
-        contents_(std::move(contents)) {}
+        contents_(std::move(contents)),
+        roles_(std::move(roles)) {}
 
   // Fails, before anything is written, if the plans do not fit the base.
   Result<void> check_plans() {
@@ -69,6 +69,7 @@ class Campaign {
     }
     PlanRequest request = options_.request;
     request.trial = trial;
+    request.roles = roles_;
     return make_plan(contents_, request);
   }
 
@@ -315,6 +316,7 @@ class Campaign {
   Result<std::optional<TrialRecord>> run_trial(int64_t trial) {
     if (stopped()) return std::optional<TrialRecord>();
     const FlipPlan plan = HOLDFAST_TRY(plan_of(trial));
+    result_.unwritten += plan.unwritten;
     HOLDFAST_TRY(clear_work());
     HOLDFAST_TRY(
         alter_copy(scratch_, base_, plan, options_.fixing, files_.checkpoint));
@@ -363,9 +365,10 @@ class Campaign {
     RecordedFlip known{.flip = flip};
     const auto found = contents_.collection.find(flip.tensor);
     if (!found) return known;
-    const Tensor& tensor = contents_.collection.tensor(*found);
-    known.role = role_of(tensor);
-    known.layer = layer_of(tensor.of.empty() ? tensor.name : tensor.of);
+    const TensorRole& role = (*roles_)[*found];
+    known.role = role.role;
+    known.guessed = role.origin == RoleOrigin::kGuessed;
+    known.layer = role.layer;
     return known;
   }
 
@@ -377,6 +380,7 @@ class Campaign {
   const CampaignWatch& watch_;
   const Found base_;
   const Contents contents_;
+  const std::shared_ptr<const Roles> roles_;  // shared with the requests of all trials
   CampaignFile file_{};
   std::unique_ptr<CampaignFolder> folder_;
   TrialFiles files_{};
@@ -398,7 +402,9 @@ Result<CampaignResult> run_campaign(Env& env, const CampaignOptions& options,
   HOLDFAST_TRY(check_options(options));
   Found base = HOLDFAST_TRY(find_any(env, options.base));
   Contents contents = HOLDFAST_TRY(open_to_alter(env, base));
-  Campaign campaign(env, options, watch, std::move(base), std::move(contents));
+  auto roles = HOLDFAST_TRY(roles_in(contents, base, options.roles));
+  Campaign campaign(env, options, watch, std::move(base), std::move(contents),
+                    std::move(roles));
   HOLDFAST_TRY(campaign.check_plans());
   return campaign.run();
 }

@@ -40,6 +40,7 @@ struct CampaignOptions {
   Path folder{};
   // The plan of a trial, whose number replaces PlanRequest::trial.
   PlanRequest request{};
+  RoleMap roles{};  // the user's, if there is one
   // The request as its author wrote it, for campaign.json: {{"tensors", "model.*"}, ...}.
   std::vector<std::pair<std::string, std::string>> selection{};
   bool anywhere = false;          // any bit of the files, not only of tensors
@@ -82,6 +83,8 @@ struct CampaignResult {
   GoldenReport golden{};
   int64_t done = 0;      // trials of this call
   int64_t repeated = 0;  // of these: in a process of their own, after a leak
+  // Drawn sites of this call that were passed over because they were never written.
+  int64_t unwritten = 0;
   bool stopped = false;  // before all trials were done
 };
 

@@ -122,7 +122,8 @@ struct SiteShare {
 Result<SiteShare> share_of_top_bit(const Contents& contents,
                                    const PlanRequest& request) {
   const auto tensors =
-      HOLDFAST_TRY(select_sites(contents.collection, request.sites));
+      HOLDFAST_TRY(select_sites(contents.collection, roles_of(contents, request),
+                                request.sites));
   const BitChoice top_bit{.field = BitChoice::Field::kTopExponent};
   const Sites sites(contents.collection, tensors, request.sites.bits,
                     request.fault.bits(), request.fault.whole_elements());
@@ -231,6 +232,11 @@ Result<void> check_same_campaign(const CampaignFile& there, const CampaignFile& 
     return differs("thresholds", to_string(there.thresholds),
                    to_string(wanted.thresholds));
   }
+  // An earlier version may have taken other tensors for the same roles or layers.
+  if (there.sites != wanted.sites) {
+    return differs("a number of sites of", fmt::format("{}", there.sites),
+                   fmt::format("{}", wanted.sites));
+  }
   if (wanted.deadline > 0 && there.deadline != wanted.deadline) {
     return differs("a deadline of", fmt::format("{} s", there.deadline),
                    fmt::format("{} s", wanted.deadline));
@@ -255,13 +261,15 @@ Result<CampaignFile> describe_campaign(Env& env, const CampaignOptions& options,
            {"plans", digest_of_plans(options.plans)},
            {"checksums", std::string(name_of(options.fixing))},
            {"state", yes_or_no(options.state)},
-           {"serve", yes_or_no(options.serve)}}) {
+           {"serve", yes_or_no(options.serve)},
+           {"roles from", options.roles.empty() ? "" : options.roles.text()}}) {
     file.settings.push_back(std::move(setting));
   }
   if (!options.anywhere && options.plans.empty()) {
     const Contents contents = HOLDFAST_TRY(open_to_alter(env, base));
-    add_prediction(file, HOLDFAST_TRY(share_of_top_bit(contents, options.request)),
-                   options.request);
+    PlanRequest request = options.request;
+    request.roles = HOLDFAST_TRY(roles_in(contents, base, options.roles));
+    add_prediction(file, HOLDFAST_TRY(share_of_top_bit(contents, request)), request);
   }
   return file;
 }

@@ -14,6 +14,7 @@ OrderedJson recorded_flip_json(const RecordedFlip& recorded) {
   const PlannedFlip& flip = recorded.flip;
   return {{"tensor", flip.tensor},
           {"role", name_of(recorded.role)},
+          {"role_guessed", recorded.guessed},
           {"layer", recorded.layer},
           {"element", flip.element},
           {"dtype", name_of(flip.dtype)},
@@ -47,6 +48,9 @@ Result<RecordedFlip> read_recorded_flip(const Json& json, const std::string& whe
   PlannedFlip& flip = recorded.flip;
   flip.tensor = HOLDFAST_TRY(fields.text("tensor"));
   recorded.role = HOLDFAST_TRY(parse_role(HOLDFAST_TRY(fields.text("role"))));
+  if (fields.has("role_guessed")) {
+    recorded.guessed = HOLDFAST_TRY(fields.boolean("role_guessed"));
+  }
   recorded.layer = HOLDFAST_TRY(fields.text("layer"));
   flip.element = HOLDFAST_TRY(fields.integer("element"));
   flip.dtype = HOLDFAST_TRY(parse_dtype(HOLDFAST_TRY(fields.text("dtype"))));

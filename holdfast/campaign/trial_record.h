@@ -18,6 +18,7 @@ namespace holdfast {
 struct RecordedFlip {
   PlannedFlip flip{};  // without its index when it was read from a record
   Role role = Role::kParameter;
+  bool guessed = false;  // whether only the tensor's name suggests the role
   std::string layer{};
 
   friend bool operator==(const RecordedFlip&, const RecordedFlip&) = default;

@@ -93,6 +93,7 @@ Result<CampaignOptions> read_options(Env& env, const CampaignArguments& a) {
   CampaignOptions options{.base = a.paths[0], .folder = a.folder};
   options.request = HOLDFAST_TRY(read_request(a.flips));
   options.selection = settings_of(a.flips);
+  options.roles = HOLDFAST_TRY(read_role_map(env, a.flips.roles_from));
   options.anywhere = a.flips.anywhere;
   for (const std::string& path : a.plans) {
     options.plans.push_back(HOLDFAST_TRY(read_plan_file(env, path)));

@@ -10,6 +10,8 @@
 namespace holdfast {
 namespace {
 
+constexpr const char* kByRole = "by role";
+
 // "3.1 %".
 std::string percent(double rate) { return fmt::format("{:.1f} %", 100 * rate); }
 
@@ -36,7 +38,9 @@ void add_groups(Table& table, const char* title,
   if (groups.empty()) return;
   table.add({title, "N-EV", "harm", "%", "95 %"});
   for (const TrialGroup& group : groups) {
-    table.add({printable(group.name), of_text(group.nev), of_text(group.harm),
+    // Only the groups of roles are marked: roles may be guessed, bits and layers not.
+    const bool guessed = group.guessed > 0 && std::string_view(title) == kByRole;
+    table.add({printable(group.name) + (guessed ? " (guessed)" : ""), of_text(group.nev), of_text(group.harm),
                fmt::format("{:.1f}", 100 * group.harm.rate()),
                range_text(group.harm.interval)});
   }
@@ -80,7 +84,8 @@ OrderedJson groups_json(const std::vector<TrialGroup>& groups) {
   for (const TrialGroup& group : groups) {
     list.push_back({{"name", group.name},
                     {"nev", rate_json(group.nev)},
-                    {"harm", rate_json(group.harm)}});
+                    {"harm", rate_json(group.harm)},
+                    {"guessed", group.guessed}});
   }
   return list;
 }
@@ -150,6 +155,10 @@ std::string campaign_text(const std::string& folder, const CampaignResult& done,
         "changed in the shared one",
         human_count(done.repeated));
   }
+  if (done.unwritten > 0) {
+    text += fmt::format("; {} drawn sites were passed over, because they were never written",
+                        human_count(done.unwritten));
+  }
   text += done.stopped
               ? "; stopped: the same command continues it\n"
               : fmt::format("; see holdfast campaign analyse {}\n", printable(folder));
@@ -172,7 +181,7 @@ std::string analysis_text(const std::string& folder, const CampaignAnalysis& ana
   }
   Table groups;
   add_groups(groups, "by bit", analysis.by_bit);
-  add_groups(groups, "by role", analysis.by_role);
+  add_groups(groups, kByRole, analysis.by_role);
   add_groups(groups, "by layer", analysis.by_layer);
   return text + outcomes.text() + "\n" + groups.text() + nev_text(analysis);
 }
@@ -226,6 +235,7 @@ std::string campaign_json(const std::string& folder, const CampaignResult& done,
                      {"recorded", analysis.trials},
                      {"done", done.done},
                      {"repeated", done.repeated},
+                     {"unwritten", done.unwritten},
                      {"stopped", done.stopped},
                      {"outcomes", outcomes_json(analysis)}});
 }

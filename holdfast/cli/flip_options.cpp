@@ -68,6 +68,7 @@ std::vector<std::string> given_choices(const FlipArguments& a) {
   for (const auto& [option, differs] : std::vector<std::pair<const char*, bool>>{
            {"--tensors", a.tensors != none.tensors},
            {"--roles", a.roles != none.roles},
+           {"--roles-from", a.roles_from != none.roles_from},
            {"--layers", a.layers != none.layers},
            {"--bits", a.bits != none.bits},
            {"--anywhere", a.anywhere},
@@ -125,6 +126,11 @@ Result<PlanRequest> read_request(const FlipArguments& a) {
   return request;
 }
 
+Result<RoleMap> read_role_map(Env& env, const std::string& path) {
+  if (path.empty()) return RoleMap{};
+  return parse_role_map(HOLDFAST_TRY(env.read_text(path)), path);
+}
+
 Result<FlipPlan> read_plan_file(Env& env, const std::string& path) {
   return decode_flip_plan(HOLDFAST_TRY(env.read_text(path)), path);
 }
@@ -156,7 +162,10 @@ void add_flip_options(FlipArguments& a, std::vector<Option>& options) {
             &a.roles,
             false,
             {"parameter", "slot", "master", "buffer", "counter"}},
-           {"--layers", "Layers: first, middle, last, or numbers from 0", &a.layers},
+           {"--roles-from", "Your own roles: JSON of roles and patterns of names",
+            &a.roles_from},
+           {"--layers", "Layers by name: first, middle, last, or numbers from 0",
+            &a.layers},
            {"--bits", "all, sign, exponent, top-exponent, mantissa, 30, 23-30, 0-29,31",
             &a.bits},
            {"--anywhere", "Any bit of the files, not only of tensors", &a.anywhere},

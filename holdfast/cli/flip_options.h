@@ -12,6 +12,7 @@ namespace holdfast {
 
 struct FlipArguments {
   std::vector<std::string> tensors, roles, layers;
+  std::string roles_from;
   std::string bits = "all";
   int64_t flips = 1, seed = 0, burst = 0;
   std::string rate, mask, stuck_at, scale, value;
@@ -34,6 +35,9 @@ Result<void> check_without_sites(const FlipArguments& arguments, const std::stri
 // Fault::text() says.
 std::vector<std::pair<std::string, std::string>> settings_of(
     const FlipArguments& arguments);
+
+// Reads the map of --roles-from. Without a path the map is empty.
+Result<RoleMap> read_role_map(Env& env, const std::string& path);
 
 Result<FlipPlan> read_plan_file(Env& env, const std::string& path);
 

@@ -28,7 +28,10 @@ step, or a run. Without --in-place a copy is altered. The copy of a step is a ru
 directory with this one step. A step of a run that a live process writes, and a file
 with several hard links, are not altered in place.
 
-Without --tensors, --roles and --layers all tensors are chosen. A pattern of --tensors
+Without --tensors, --roles and --layers all tensors are chosen. `holdfast show --roles`
+prints the role and the layer of each tensor, and which roles are only guessed from names;
+--roles-from gives others: {"parameter": ["model/*"], "slot": ["optimizer/*"]}. Layers
+are in the order of their names, with numbers as numbers, in every format. A pattern of --tensors
 may have * and ?, and matches a whole name or its beginning up to a separator: conv1 is
 not conv10. Bits that tensors share count once.
 
@@ -86,6 +89,8 @@ Result<FlipPlan> choose_plan(Env& env, const InjectArguments& a, const Found& fo
                           request.seed, request.trial);
   }
   const Contents contents = HOLDFAST_TRY(open_to_alter(env, found));
+  request.roles = HOLDFAST_TRY(roles_in(
+      contents, found, HOLDFAST_TRY(read_role_map(env, a.flips.roles_from))));
   if (!a.sequence.empty()) {
     return plan_from_sequence(contents, HOLDFAST_TRY(env.read_text(a.sequence)),
                               a.sequence, request);
@@ -113,6 +118,11 @@ void print_plan(const Context& context, const FlipPlan& plan) {
   if (count > most) {
     fmt::print(context.out, "and {} more (-v lists all)\n",
                human_count(static_cast<int64_t>(count - most)));
+  }
+  if (plan.unwritten > 0) {
+    fmt::print(context.out,
+               "passed over {} drawn sites whose elements were never written\n",
+               human_count(plan.unwritten));
   }
 }
 

@@ -124,7 +124,9 @@ OrderedJson tensor_json(const PathSummary& shown, TensorId id, bool layout) {
                    {"dtype", name_of(tensor.dtype)},
                    {"shape", tensor.shape.sizes()},
                    {"bytes", tensor.bytes()},
-                   {"role", name_of(role_of(tensor))},
+                   {"role", name_of(shown.roles[id].role)},
+                   {"role_from", name_of(shown.roles[id].origin)},
+                   {"layer", shown.roles[id].layer},
                    {"aliases", tensor.aliases},
                    {"seal", text_or_null(seal_text(shown, id).value_or(""))}};
   if (layout) json["pieces"] = pieces_json(shown.collection, id);

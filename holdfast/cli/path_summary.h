@@ -8,6 +8,7 @@
 
 #include "holdfast/checkpoint/step_files.h"
 #include "holdfast/inspect/open_any.h"
+#include "holdfast/roles/roles.h"
 
 namespace holdfast {
 
@@ -20,6 +21,7 @@ struct PathSummary {
   std::map<std::string, std::string> metadata{};
   std::optional<Manifest> manifest{};  // set if the path is a step
   std::vector<Seal> seals{};           // one for each tensor, if the path is a step
+  Roles roles{};                       // one for each tensor
 };
 
 // Does not open the shards of a step, so that a step can be shown without them.

@@ -2,10 +2,12 @@
 #include <fmt/ostream.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
 #include <memory>
 
 #include "holdfast/cli/command.h"
+#include "holdfast/cli/flip_options.h"
 #include "holdfast/cli/json_report.h"
 #include "holdfast/cli/objects_text.h"
 #include "holdfast/cli/text.h"
@@ -19,15 +21,23 @@ Examples:
   holdfast show runs/gpt                the newest whole step
   holdfast show runs/gpt@400 --tensors  step 400, tensor by tensor
   holdfast show model.pt --layout       which bytes of which file hold which box
+  holdfast show model.keras --roles     what --roles and --layers of a campaign strike
 
 PATH is a file or folder of a known format, the folder of a step, or a run directory.
 RUN@STEP is a step of a run; if it was saved several times, the last one. A run may be in
 an object store: s3://bucket/prefix. Of what was saved beside tensors only names and short
 values are shown, unless --objects is given. Of long bytes the first 16 and the size are
-shown, unless -v is given. --json has all of them.)";
+shown, unless -v is given. --json has all of them.
+
+--roles lists the role and the layer of each tensor, by which `holdfast inject` and
+`holdfast campaign` choose. A role is known from the file (what it records, its graph of
+objects, its config and groups), is given by --roles-from, or is guessed from the name of
+the tensor. The number before a layer is the one that --layers takes.)";
 
 struct ShowArguments {
   std::string path;
+  std::string roles_from;
+  bool roles = false;
   bool tensors = false;
   bool layout = false;
   bool objects = false;
@@ -68,6 +78,49 @@ void print_summary(const Context& context, const Collection& collection) {
   }
 }
 
+std::string role_text(const TensorRole& role) {
+  return fmt::format("{}{}", name_of(role.role),
+                     role.origin == RoleOrigin::kGuessed ? " (guessed)" : "");
+}
+
+// How many tensors have each role, and how many of these roles are guessed.
+void print_role_counts(const Context& context, const PathSummary& shown) {
+  struct Count {
+    int64_t tensors = 0, guessed = 0, bytes = 0;
+  };
+  std::map<Role, Count> counts;
+  for (TensorId id = 0; id < shown.roles.size(); ++id) {
+    Count& count = counts[shown.roles[id].role];
+    count.tensors += 1;
+    count.guessed += shown.roles[id].origin == RoleOrigin::kGuessed;
+    count.bytes += shown.collection.tensor(id).bytes();
+  }
+  Table table("lrrr");
+  table.add({"role", "tensors", "guessed", "size"});
+  for (const auto& [role, count] : counts) {
+    table.add({std::string(name_of(role)), human_count(count.tensors),
+               human_count(count.guessed), human_bytes(count.bytes)});
+  }
+  fmt::print(context.out, "\n{}", table.text());
+}
+
+void print_roles(const Context& context, const PathSummary& shown) {
+  const std::vector<std::string> layers = layers_of(shown.roles);
+  Table table("lllrl");
+  table.add({"tensor", "role", "from", "", "layer"});
+  for (TensorId id = 0; id < shown.roles.size(); ++id) {
+    const TensorRole& role = shown.roles[id];
+    const auto found = std::ranges::lower_bound(layers, role.layer, NameOrder());
+    const bool numbered = found != layers.end() && *found == role.layer;
+    table.add({printable(shown.collection.tensor(id).name),
+               std::string(name_of(role.role)), std::string(name_of(role.origin)),
+               numbered ? std::to_string(found - layers.begin()) : "",
+               printable(role.layer)});
+  }
+  fmt::print(context.out, "\n{}", table.text());
+  print_role_counts(context, shown);
+}
+
 void print_tensors(const Context& context, const PathSummary& shown) {
   Table table("llrrll");
   table.add({"tensor", "dtype", "shape", "size", "role", "seal"});
@@ -75,8 +128,7 @@ void print_tensors(const Context& context, const PathSummary& shown) {
     const Tensor& tensor = shown.collection.tensor(id);
     table.add({printable(tensor.name), std::string(name_of(tensor.dtype)),
                to_string(tensor.shape), human_bytes(tensor.bytes()),
-               std::string(name_of(role_of(tensor))),
-               seal_text(shown, id).value_or("-")});
+               role_text(shown.roles[id]), seal_text(shown, id).value_or("-")});
     for (const std::string& alias : tensor.aliases) {
       table.add({"  = " + printable(alias)});
     }
@@ -131,7 +183,10 @@ void print_objects(const Context& context, const PathSummary& shown, bool all) {
 }
 
 Result<ExitCode> show(const Context& context, const ShowArguments& arguments) {
-  const PathSummary shown = HOLDFAST_TRY(summarize_path(context.env, arguments.path));
+  PathSummary shown = HOLDFAST_TRY(summarize_path(context.env, arguments.path));
+  HOLDFAST_TRY(give_roles(
+      HOLDFAST_TRY(read_role_map(context.env, arguments.roles_from)),
+      shown.collection, shown.roles));
   if (arguments.json) {
     fmt::print(context.out, "{}\n", show_json(shown, arguments.layout));
     return ExitCode::kDone;
@@ -145,6 +200,7 @@ Result<ExitCode> show(const Context& context, const ShowArguments& arguments) {
   if (shown.manifest) print_manifest(context, *shown.manifest);
   print_summary(context, shown.collection);
   if (arguments.tensors) print_tensors(context, shown);
+  if (arguments.roles || !arguments.roles_from.empty()) print_roles(context, shown);
   if (arguments.layout) print_layout(context, shown.collection);
   print_objects(context, shown, arguments.objects);
   return ExitCode::kDone;
@@ -200,6 +256,10 @@ Result<PathSummary> summarize_path(Env& env, const Path& path) {
     return {};
   }));
   shown->found = std::move(found);
+  shown->roles = find_roles({.collection = shown->collection,
+                             .objects = shown->objects,
+                             .metadata = shown->metadata,
+                             .recorded = shown->found.step()});
   return *std::move(shown);
 }
 
@@ -213,6 +273,9 @@ Verb show_verb() {
       .options = {{"PATH", "A file, a step, a run, or RUN@STEP", &a.path, true},
                   {"--tensors", "List every tensor: dtype, shape, size, role, seal",
                    &a.tensors},
+                  {"--roles", "List the role and the layer of each tensor", &a.roles},
+                  {"--roles-from", "Your own roles, as for inject and campaign",
+                   &a.roles_from},
                   {"--layout", "List which file holds which box, and at which byte",
                    &a.layout},
                   {"--objects", "Print all that was saved beside tensors, as JSON", &a.objects},

@@ -223,6 +223,13 @@ Result<Fixing> parse_fixing(std::string_view name) {
   return invalid("checksums \"{}\": expected raw, consistent or sealed", name);
 }
 
+Result<std::shared_ptr<const Roles>> roles_in(const Contents& contents,
+                                              const Found& found, const RoleMap& map) {
+  auto roles = std::make_shared<Roles>(find_roles(contents, found.step()));
+  HOLDFAST_TRY(give_roles(map, contents.collection, *roles));
+  return std::shared_ptr<const Roles>(std::move(roles));
+}
+
 Result<Contents> open_to_alter(Env& env, const Found& found) {
   if (!found.step()) return found.format->open(env, found.path);
   StepFiles step = HOLDFAST_TRY(open_step(env, found.path));

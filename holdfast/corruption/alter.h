@@ -34,6 +34,10 @@ Result<Fixing> parse_fixing(std::string_view name);
 // tensors can be read.
 Result<Contents> open_to_alter(Env& env, const Found& found);
 
+// The roles of what was found, with those of the user's map. Fails as give_roles() does.
+Result<std::shared_ptr<const Roles>> roles_in(const Contents& contents,
+                                              const Found& found, const RoleMap& map);
+
 // The files of what was found, for make_byte_plan(). A single file has its own name, the
 // files of a folder have their names in it, and those of a TensorFlow checkpoint have
 // their names after its prefix.

@@ -13,7 +13,8 @@
 //    "bytes": [{"file": "model.pt", "offset": 70, "mask": "08",
 //               "before": "50", "after": "58"}]}
 //
-// Bits are one hexadecimal number, whose lowest bit is bit 0 of the element. A name that is
+// If sites of elements that were never written were drawn and passed over, "unwritten" is
+// their number. Bits are one hexadecimal number, whose lowest bit is bit 0 of the element. A name that is
 // not UTF-8 is written as "tensor_hex" or "file_hex", in hexadecimal digits.
 #pragma once
 
@@ -59,6 +60,9 @@ struct FlipPlan {
   // request did not allow what they would have become.
   int64_t sites = 0;
   int64_t passed_over = 0;
+  // How many drawn sites were passed over because their elements were never written, and
+  // so have no bytes in the file.
+  int64_t unwritten = 0;
   std::vector<PlannedFlip> flips{};  // in the order in which they were drawn
   std::vector<PlannedByte> bytes{};
 

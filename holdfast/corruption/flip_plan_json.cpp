@@ -109,6 +109,9 @@ Result<FlipPlan> read_plan(Fields& fields) {
   plan.fault = HOLDFAST_TRY(fields.text("fault"));
   plan.sites = HOLDFAST_TRY(fields.integer("sites"));
   plan.passed_over = HOLDFAST_TRY(fields.integer("passed_over"));
+  if (fields.has("unwritten")) {
+    plan.unwritten = HOLDFAST_TRY(fields.integer("unwritten"));
+  }
   const Json& flips = *HOLDFAST_TRY(fields.array("flips"));
   for (size_t i = 0; i < flips.size(); ++i) {
     plan.flips.push_back(HOLDFAST_TRY(
@@ -130,15 +133,16 @@ std::string encode_flip_plan(const FlipPlan& plan) {
   OrderedJson flips = OrderedJson::array(), bytes = OrderedJson::array();
   for (const PlannedFlip& flip : plan.flips) flips.push_back(flip_json(flip));
   for (const PlannedByte& byte : plan.bytes) bytes.push_back(byte_json(byte));
-  const OrderedJson json{{"version", kVersion},
-                         {"holdfast", kKind},
-                         {"seed", plan.seed},
-                         {"trial", plan.trial},
-                         {"fault", plan.fault},
-                         {"sites", plan.sites},
-                         {"passed_over", plan.passed_over},
-                         {"flips", flips},
-                         {"bytes", bytes}};
+  OrderedJson json{{"version", kVersion},
+                   {"holdfast", kKind},
+                   {"seed", plan.seed},
+                   {"trial", plan.trial},
+                   {"fault", plan.fault},
+                   {"sites", plan.sites},
+                   {"passed_over", plan.passed_over}};
+  if (plan.unwritten > 0) json["unwritten"] = plan.unwritten;
+  json["flips"] = std::move(flips);
+  json["bytes"] = std::move(bytes);
   return json.dump(2, ' ', true, OrderedJson::error_handler_t::replace);
 }
 

@@ -284,6 +284,13 @@ TEST(FlipPlanTest, NamesTellRoles) {
       role("dense/kernel/.OPTIMIZER_SLOT/optimizer/m/.ATTRIBUTES/VARIABLE_VALUE", {4}),
       Role::kSlot);
   EXPECT_EQ(role("dense/kernel/.ATTRIBUTES/VARIABLE_VALUE", {4}), Role::kParameter);
+  EXPECT_EQ(role("optimizer_weights/adam/dense_kernel_momentum", {4}), Role::kSlot);
+  EXPECT_EQ(role("dense/kernel/Adam_1", {4}), Role::kSlot);
+  EXPECT_EQ(role("beta1_power", {}), Role::kCounter);
+  EXPECT_EQ(role("rng", {5056}, Dtype::kU8), Role::kCounter);
+  EXPECT_EQ(role("state.cuda_rng_states.0", {16}, Dtype::kU8), Role::kCounter);
+  EXPECT_EQ(role("generator.weight", {4}), Role::kParameter) << "a model may be one";
+  EXPECT_EQ(role("wrng", {4}, Dtype::kU8), Role::kParameter);
   Tensor stored = tensor("w", Dtype::kF32, {4});
   stored.role = Role::kSlot;
   EXPECT_EQ(role_of(stored), Role::kSlot) << "what is recorded wins";

@@ -70,13 +70,18 @@ class LegacyDrawer {
 
   // Nullopt for a tensor of too many dimensions.
   Result<std::optional<Drawn>> draw_element() {
-    for (int taken = 0; taken < kMostTaken; ++taken) {
+    for (int taken = 0; taken < kMostTaken;) {
       const TensorId id = tensors_[pick(tensors_.size())];
       const Tensor& tensor = contents_.collection.tensor(id);
       if (tensor.shape.rank() > kMostDimensions) return std::optional<Drawn>();
       const int64_t element = draws_.below(tensor.shape.elements());
+      if (!is_stored(contents_, id, element)) {
+        HOLDFAST_TRY(builder_.pass_unwritten());
+        continue;
+      }
       // A byte that an earlier tensor has, too, would be struck more often than others.
       if (!shared_.is_taken(id, element)) return std::optional(Drawn{id, element});
+      ++taken;
     }
     return not_found("{} drawn elements belong to other tensors, too; expected a "
                      "selection with others",

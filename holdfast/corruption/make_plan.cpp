@@ -15,6 +15,8 @@ namespace {
 
 // A plan is for studying faults, and not for writing noise.
 constexpr int64_t kMostFaults = 10'000'000;
+// How many sites without bytes are drawn before a request is given up. It takes seconds.
+constexpr int64_t kMostUnwritten = 10'000'000;
 
 Result<void> check_request(const PlanRequest& request) {
   const Fault& fault = request.fault;
@@ -75,6 +77,11 @@ Result<void> draw_sites(const Contents& contents, const PlanRequest& request,
     }
     const FlipSite site = sites[order(place)];
     if (shared.is_taken(site.tensor, site.element)) continue;
+    if (!is_stored(contents, site.tensor, site.element)) {
+      HOLDFAST_TRY(builder.pass_unwritten());
+      if (request.rate) --left;
+      continue;
+    }
     if (HOLDFAST_TRY(builder.add(site))) {
       --left;
     } else {
@@ -85,6 +92,10 @@ Result<void> draw_sites(const Contents& contents, const PlanRequest& request,
 }
 
 }  // namespace
+
+Roles roles_of(const Contents& contents, const PlanRequest& request) {
+  return request.roles ? *request.roles : find_roles(contents, false);
+}
 
 int Fault::bits() const {
   switch (kind) {
@@ -195,11 +206,20 @@ Result<void> PlanBuilder::pass_over() {
       request_.finite == Finite::kMust ? "NaN or infinite" : "finite numbers");
 }
 
+Result<void> PlanBuilder::pass_unwritten() {
+  if (++unwritten_ <= kMostUnwritten) return {};
+  return not_found(
+      "{} drawn sites were never written; expected a selection with elements that have "
+      "bytes in the file",
+      unwritten_);
+}
+
 FlipPlan PlanBuilder::finish() && {
   FlipPlan plan{.seed = request_.seed,
                 .trial = request_.trial,
                 .fault = request_.fault.text(),
-                .passed_over = passed_over_};
+                .passed_over = passed_over_,
+                .unwritten = unwritten_};
   for (const auto& place : order_) {
     const auto found = changes_.find(place);
     if (found == changes_.end())
@@ -218,8 +238,8 @@ FlipPlan PlanBuilder::finish() && {
 
 Result<FlipPlan> make_plan(const Contents& contents, const PlanRequest& request) {
   HOLDFAST_TRY(check_request(request));
-  const std::vector<TensorId> tensors =
-      HOLDFAST_TRY(select_sites(contents.collection, request.sites));
+  const std::vector<TensorId> tensors = HOLDFAST_TRY(
+      select_sites(contents.collection, roles_of(contents, request), request.sites));
   const Sites sites(contents.collection, tensors, request.sites.bits,
                     request.fault.bits(), request.fault.whole_elements());
   if (sites.size() == 0) {

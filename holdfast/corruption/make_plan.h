@@ -6,6 +6,7 @@
 // independent, and the plan with more faults contains the one with fewer.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -68,14 +69,22 @@ struct PlanRequest {
   int64_t trial = 0;
   Finite finite = Finite::kAny;
   Sampling sampling = Sampling::kBits;
+  // The roles of the contents. Null: those that find_roles() finds. Shared by the plans
+  // of a campaign.
+  std::shared_ptr<const Roles> roles{};
 };
+
+// The roles by which the request selects tensors.
+Roles roles_of(const Contents& contents, const PlanRequest& request);
 
 // Reads the elements that are struck, and nothing else of the tensors. Failures, besides
 // those of reading and of select_sites():
 //   kInvalid   there are fewer sites than faults, or a number in the request makes no
 //              sense
 //   kNotFound  so many drawn sites were passed over that there may be none that is
-//              allowed
+//              allowed, or that has bytes in the file
+// A drawn site of an element that was never written is passed over and counted. If each
+// site is struck with a probability, it is not replaced by another one.
 Result<FlipPlan> make_plan(const Contents& contents, const PlanRequest& request);
 
 // A file of a checkpoint.

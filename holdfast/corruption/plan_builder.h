@@ -40,6 +40,8 @@ class PlanBuilder {
   Result<bool> add_bits(TensorId tensor, int64_t element, std::span<const int> bits);
   // Counts a site that was passed over. Fails with kNotFound after too many of them.
   Result<void> pass_over();
+  // The same for a site of an element that was never written.
+  Result<void> pass_unwritten();
 
   FlipPlan finish() &&;
 
@@ -59,6 +61,7 @@ class PlanBuilder {
   std::vector<std::pair<TensorId, int64_t>>
       order_;  // of the first fault of each element
   int64_t passed_over_ = 0;
+  int64_t unwritten_ = 0;
 };
 
 // Draws all faults of the request as Sampling::kLegacy says.

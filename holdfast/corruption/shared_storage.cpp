@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <set>
 
+#include "holdfast/contents/chunked_source.h"
 #include "holdfast/env/source_sink.h"
 #include "holdfast/state/element.h"
 #include "holdfast/state/strided.h"
@@ -54,6 +55,23 @@ Box box_of_element(const Shape& shape, int64_t element) {
 }
 
 }  // namespace
+
+bool is_stored(const Contents& contents, TensorId tensor, int64_t element) {
+  const Layout& layout = contents.collection.layout();
+  const Tensor& of = contents.collection.tensor(tensor);
+  for (const Slice& slice : layout.slices(tensor)) {
+    for (PieceId piece = slice.first; piece < slice.last; ++piece) {
+      const Source* source = contents.sources[layout.holder(piece)].get();
+      const auto* chunked = dynamic_cast<const ChunkedSource*>(source);
+      if (chunked == nullptr) continue;
+      const Box box = box_of_element(of.shape, element);
+      if (!slice.box.contains(box)) continue;
+      const Map map = layout.map(piece, bytes_of(of.dtype));
+      if (!chunked->is_stored(map.offset_of(slice.box, box))) return false;
+    }
+  }
+  return true;
+}
 
 std::vector<SharedStorage::Place> SharedStorage::places_of(const Contents& contents,
                                                            TensorId tensor) {

@@ -1,5 +1,6 @@
-// Tensors of one file that share bytes, as views of torch do. A bit that two tensors
-// share is one site and not two.
+// Which elements have bytes of their own. Tensors of one file may share bytes, as views of
+// torch do, and a bit that two tensors share is one site and not two. Elements of HDF5 may
+// have no bytes at all.
 #pragma once
 
 #include <span>
@@ -10,6 +11,10 @@
 #include "holdfast/contents/contents.h"
 
 namespace holdfast {
+
+// Whether an element has bytes in its file. In HDF5, chunks that were never written have
+// none.
+bool is_stored(const Contents& contents, TensorId tensor, int64_t element);
 
 class SharedStorage {
  public:

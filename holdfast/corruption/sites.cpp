@@ -56,17 +56,6 @@ bool is_chosen(const DtypeInfo& type, const BitChoice& choice, int bit, int in_p
   return false;
 }
 
-// The layers of a file's parameters, each once.
-std::vector<std::string> layers_of(const Collection& collection) {
-  std::vector<std::string> layers;
-  for (const Tensor& tensor : collection.tensors()) {
-    if (role_of(tensor) != Role::kParameter) continue;
-    std::string layer(layer_of(tensor.name));
-    if (std::ranges::find(layers, layer) == layers.end()) layers.push_back(layer);
-  }
-  return layers;
-}
-
 // The name of the layer that the words of the selection mean.
 Result<std::string> find_layer(const std::vector<std::string>& layers,
                                const std::string& text) {
@@ -83,37 +72,38 @@ Result<std::string> find_layer(const std::vector<std::string>& layers,
                    layers.size());
 }
 
-bool in_layer(const Tensor& tensor, const std::string& layer) {
-  return layer_of(tensor.name) == layer || layer_of(tensor.of) == layer ||
-         (!layer.empty() && tensor.of.empty() && role_of(tensor) == Role::kSlot &&
+// If nothing says which parameter a slot belongs to, its name may contain the layer's, as
+// in "optimizer.conv1.weight.exp_avg".
+bool in_layer(const Tensor& tensor, const TensorRole& role, const std::string& layer) {
+  return role.layer == layer ||
+         (!layer.empty() && role.of.empty() && role.role == Role::kSlot &&
           tensor.name.find(layer + ".") != std::string::npos);
 }
 
 // Whether a tensor is selected, and which words of the selection have selected nothing.
 class Selector {
  public:
-  static Result<Selector> create(const Collection& collection,
-                                 const SiteSelection& selection) {
+  static Result<Selector> create(const Roles& roles, const SiteSelection& selection) {
     Selector selector(selection);
     if (selection.layers.empty()) return selector;
-    const std::vector<std::string> layers = layers_of(collection);
+    const std::vector<std::string> layers = layers_of(roles);
     for (const std::string& text : selection.layers) {
       selector.layers_.push_back(HOLDFAST_TRY(find_layer(layers, text)));
     }
     return selector;
   }
 
-  bool operator()(const Tensor& tensor) {
+  bool operator()(const Tensor& tensor, const TensorRole& known) {
     if (tensor.shape.elements() == 0) {
       any_pattern(tensor, empty_);
       return false;
     }
     const bool named = any_pattern(tensor, used_);
-    const Role role = role_of(tensor);
+    const Role role = known.role;
     const bool has_role = roles_.empty() || std::ranges::count(roles_, role) > 0;
     bool has_layer = layers_.empty();
     for (size_t i = 0; i < layers_.size(); ++i) {
-      const bool inside = in_layer(tensor, layers_[i]);
+      const bool inside = in_layer(tensor, known, layers_[i]);
       has_layer = has_layer || inside;
       if (inside && named && has_role) used_layers_[i] = true;
     }
@@ -221,12 +211,13 @@ std::vector<int> chosen_bits(Dtype dtype, const BitChoice& choice) {
 }
 
 Result<std::vector<TensorId>> select_sites(const Collection& collection,
+                                           const Roles& roles,
                                            const SiteSelection& selection) {
-  Selector selector = HOLDFAST_TRY(Selector::create(collection, selection));
+  Selector selector = HOLDFAST_TRY(Selector::create(roles, selection));
   std::vector<TensorId> chosen;
   for (TensorId t = 0; t < collection.tensors().size(); ++t) {
     const Tensor& tensor = collection.tensor(t);
-    if (selector(tensor)) chosen.push_back(t);
+    if (selector(tensor, roles[t])) chosen.push_back(t);
   }
   HOLDFAST_TRY(selector.check_used());
   if (chosen.empty()) {

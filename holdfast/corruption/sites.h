@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "holdfast/contents/contents.h"
+#include "holdfast/roles/roles.h"
 #include "holdfast/state/tensor.h"
 
 namespace holdfast {
@@ -46,15 +47,16 @@ struct SiteSelection {
   std::vector<std::string> tensors{};  // patterns (state/tensor_names.h); empty: all
   std::vector<Role> roles{};           // empty: all
   // "first", "middle", "last", or a number that counts from 0. Layers are those of the
-  // parameters, in the order of the file. Empty: all.
+  // parameters, in the order of their names (layers_of). Empty: all.
   std::vector<std::string> layers{};
   BitChoice bits{};
 };
 
-// The tensors that are selected and have elements, in order of name. Fails with
-// kNotFound, naming the pattern, role or layer, if one of them selects no tensor, and
+// The tensors that are selected and have elements, in order of name. `roles` are those of
+// the collection. Fails with kNotFound, naming the pattern, role or layer, if one of them selects no tensor, and
 // with kInvalid for a layer that is neither a word nor a number.
 Result<std::vector<TensorId>> select_sites(const Collection& collection,
+                                           const Roles& roles,
                                            const SiteSelection& selection);
 
 struct FlipSite {

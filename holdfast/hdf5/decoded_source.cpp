@@ -219,6 +219,14 @@ Result<void> DecodedSource::read_chunks(int64_t offset, const Box& box, const Ma
   return read_box_of(regions_.at(offset), box, into, memory);
 }
 
+bool DecodedSource::is_stored(int64_t offset) const {
+  const auto [dataset, begin] = dataset_at(offset);
+  if (dataset == nullptr) return true;
+  if (dataset->storage == Storage::kNone) return false;
+  const int64_t element = (offset - begin) / dataset->element_bytes();
+  return dataset->chunks.contains(chunk_of(*dataset, element).number);
+}
+
 Result<void> DecodedSource::read_box_of(const Region& region, const Box& box,
                                         const Map& target, ByteSpan into) const {
   const Dataset& dataset = *region.dataset;

@@ -51,6 +51,7 @@ class DecodedSource : public ChunkedSource {
   bool has_chunks(int64_t offset) const override;
   Result<void> read_chunks(int64_t offset, const Box& box, const Map& into,
                            ByteSpan memory) const override;
+  bool is_stored(int64_t offset) const override;
 
   // Puts the elements of a dataset behind those that are there, and returns where they
   // begin. Fails with kCorrupt at more than 2^63 bytes. Not for several threads.

@@ -69,7 +69,7 @@ enum class Role : uint8_t {
   kSlot,     // optimizer state with its parameter's shape: moments, momentum
   kMaster,   // full-precision copy of a parameter
   kBuffer,   // BatchNorm statistics and the like
-  kCounter,  // step counts and other scalars
+  kCounter,  // step counts, other scalars, states of random generators
 };
 
 std::string_view name_of(Role role);  // "parameter", "slot", ...

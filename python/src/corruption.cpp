@@ -66,10 +66,11 @@ void bind_corruption(nb::module_& m) {
   m.def(
       "make_flip_plan",
       [](const LocalPieces& pieces, const nb::dict& request) {
-        const PlanRequest wanted = request_of(request);
+        PlanRequest wanted = request_of(request);
         const nb::gil_scoped_release unlocked;
-        return encode_flip_plan(
-            unwrap(make_plan(unwrap(live_contents(pieces)), wanted)));
+        const Contents contents = unwrap(live_contents(pieces));
+        wanted.roles = std::make_shared<const Roles>(find_roles(contents, true));
+        return encode_flip_plan(unwrap(make_plan(contents, wanted)));
       },
       nb::arg("pieces"), nb::arg("request"),
       "A flip plan for tensors in memory, as JSON. `request` has the options of\n"

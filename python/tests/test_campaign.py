@@ -117,7 +117,7 @@ def test_served_trials_are_those_of_new_processes(folder):
         "trial", "seed", "flips", "outcome", "steps", "final_loss", "final_accuracy",
         "first_accuracy", "why", "distance"}
     assert set(records("fresh")[0]["flips"][0]) == {
-        "tensor", "role", "layer", "element", "dtype", "bits", "mask", "before",
+        "tensor", "role", "role_guessed", "layer", "element", "dtype", "bits", "mask", "before",
         "after"}
 
 
