@@ -12,6 +12,8 @@ namespace holdfast::hdf5 {
 // An address that points nowhere: all bits are ones.
 inline constexpr uint64_t kUndefined = UINT64_MAX;
 
+inline int64_t signed_of(uint64_t value) { return static_cast<int64_t>(value); }
+
 // How many bytes the addresses and the lengths of a file have.
 struct Sizes {
   uint8_t offset = 8;

@@ -1,25 +1,19 @@
 #include <algorithm>
-#include <array>
 
 #include "holdfast/base/checked.h"
-#include "holdfast/hdf5/dataset_internal.h"
-#include "holdfast/hdf5/links_internal.h"
+#include "holdfast/hdf5/chunk_index_internal.h"
 
 namespace holdfast::hdf5 {
 namespace {
 
 constexpr std::string_view kLayoutMessage = "layout message";
 constexpr std::string_view kFillMessage = "fill value message";
-constexpr std::string_view kChunkTree = "B-tree of chunks";
 // Chunks are decoded as a whole.
 constexpr int64_t kMostChunkBytes = int64_t{1} << 30;
 
-// The indexes of chunks since HDF5 1.10, by their number in the file.
-constexpr std::array<std::string_view, 6> kNewIndexes{
-    "an unknown",    "a single-chunk",      "an implicit",
-    "a fixed-array", "an extensible-array", "a second-version B-tree"};
-
-int64_t signed_of(uint64_t value) { return static_cast<int64_t>(value); }
+// Flags of a layout message of version 4.
+constexpr uint8_t kPlainEdges = 1;
+constexpr uint8_t kSingleWithFilters = 2;
 
 class DatasetReader {
  public:
@@ -36,6 +30,7 @@ class DatasetReader {
         HOLDFAST_TRY(data_of(MessageType::kDataspace, "dataspace message"));
     const Dataspace sizes = HOLDFAST_TRY(read_dataspace(file_, space, where_));
     dataset_.null = sizes.null;
+    index_.most_sizes = sizes.most_sizes;
     HOLDFAST_TRY(set_shape(sizes));
     if (header_.find(MessageType::kExternalFiles) != nullptr) {
       return unsupported(
@@ -99,31 +94,18 @@ class DatasetReader {
     const uint8_t version = cursor.u8(), kind = cursor.u8();
     HOLDFAST_TRY(cursor.check(where_, kLayoutMessage));
     if (version < 3 || version > 5) {
-      return unsupported(
-          "{} has a {} of version {}; expected 3 or newer: h5repack "
-          "rewrites it",
-          where_, kLayoutMessage, version);
+      return unsupported("{} has a {} of version {}; expected 3 or newer", where_,
+                         kLayoutMessage, version);
     }
     if (kind == 3) {
       return unsupported("{} is a virtual dataset; expected one with its own elements",
                          where_);
     }
     if (kind > 3) return corrupt("{}: {} has class {}", where_, kLayoutMessage, kind);
-    if (kind == 2) return version == 3 ? read_chunked(cursor) : refuse_index(cursor);
+    if (kind == 2) {
+      return version == 3 ? read_chunked(cursor) : read_new_chunked(cursor, *message);
+    }
     return kind == 0 ? read_compact(cursor, *message) : read_contiguous(cursor);
-  }
-
-  Result<void> refuse_index(Cursor& cursor) const {
-    cursor.skip(1);
-    const uint8_t rank = cursor.u8(), width = cursor.u8();
-    cursor.skip(uint64_t{rank} * width);
-    const uint8_t index = cursor.u8();
-    HOLDFAST_TRY(cursor.check(where_, kLayoutMessage));
-    return unsupported(
-        "{} has {} chunk index (libver=\"latest\"); expected a B-tree: h5repack "
-        "--high=1 "
-        "rewrites it",
-        where_, kNewIndexes[index < kNewIndexes.size() ? index : 0]);
   }
 
   Result<void> set_plain(uint64_t address, uint64_t bytes) {
@@ -162,19 +144,70 @@ class DatasetReader {
 
   Result<void> read_chunked(Cursor& cursor) {
     const uint8_t rank = cursor.u8();
-    const uint64_t tree = cursor.address();
-    std::vector<int64_t> sizes;
-    for (int k = 0; k < rank && !cursor.cut(); ++k) sizes.push_back(cursor.u32());
+    index_.address = cursor.address();
+    HOLDFAST_TRY(read_chunk_sizes(cursor, rank, 4));
+    return read_index();
+  }
+
+  // A layout message of version 4 or 5.
+  Result<void> read_new_chunked(Cursor& cursor, const Message& message) {
+    const uint8_t flags = cursor.u8(), rank = cursor.u8(), width = cursor.u8();
+    index_.plain_edges = (flags & kPlainEdges) != 0;
+    HOLDFAST_TRY(read_chunk_sizes(cursor, rank, width));
+    index_.kind = static_cast<IndexKind>(cursor.u8());
+    switch (index_.kind) {
+      case IndexKind::kSingle:
+        if ((flags & kSingleWithFilters) != 0) read_single(cursor, message);
+        break;
+      case IndexKind::kImplicit: break;
+      // The other indexes say the same in headers of their own.
+      case IndexKind::kFixedArray: cursor.skip(1); break;
+      case IndexKind::kExtensibleArray: cursor.skip(5); break;
+      case IndexKind::kNewTree: cursor.skip(6); break;
+      default:
+        return corrupt("{}: {} has a chunk index of kind {}; expected 1 to 5", where_,
+                       kLayoutMessage, static_cast<int>(index_.kind));
+    }
+    index_.single.address_field =
+        file_.base() + signed_of(message.address + cursor.at());
+    index_.address = cursor.address();
     HOLDFAST_TRY(cursor.check(where_, kLayoutMessage));
-    if (rank != dataset_.shape.rank() + 1 || sizes.back() != dataset_.element_bytes()) {
+    return read_index();
+  }
+
+  // The size and the mask of the only chunk are in the layout message.
+  void read_single(Cursor& cursor, const Message& message) {
+    Chunk& chunk = index_.single;
+    chunk.size_field = file_.base() + signed_of(message.address + cursor.at());
+    chunk.size_bytes = file_.sizes().length;
+    chunk.bytes = signed_of(std::min(cursor.length(), uint64_t{INT64_MAX}));
+    chunk.mask = cursor.u32();
+    if (header_.version < 2) return;
+    chunk.index_block = file_.base() + signed_of(message.block);
+    chunk.index_block_bytes = signed_of(message.block_bytes);
+  }
+
+  Result<void> read_index() {
+    if (index_.address == kUndefined || dataset_.bytes() == 0) return {};
+    dataset_.storage = Storage::kChunked;
+    return read_chunks(file_, index_, dataset_);
+  }
+
+  // The sizes of a chunk in each dimension, and last the bytes of an element.
+  Result<void> read_chunk_sizes(Cursor& cursor, uint8_t rank, uint8_t width) {
+    std::vector<int64_t> sizes;
+    for (int k = 0; k < rank && width <= 8 && !cursor.cut(); ++k) {
+      const uint64_t size = cursor.number(width);
+      sizes.push_back(signed_of(std::min(size, uint64_t{INT64_MAX})));
+    }
+    HOLDFAST_TRY(cursor.check(where_, kLayoutMessage));
+    if (width > 8 || rank != dataset_.shape.rank() + 1 ||
+        sizes.back() != dataset_.element_bytes()) {
       return corrupt("{}: {} has chunks of {} dimensions; expected {}", where_,
                      kLayoutMessage, rank - 1, dataset_.shape.rank());
     }
     sizes.pop_back();
-    HOLDFAST_TRY(set_chunk_shape(sizes));
-    if (tree == kUndefined || dataset_.bytes() == 0) return {};
-    dataset_.storage = Storage::kChunked;
-    return read_tree(tree);
+    return set_chunk_shape(sizes);
   }
 
   Result<void> set_chunk_shape(const std::vector<int64_t>& sizes) {
@@ -194,55 +227,11 @@ class DatasetReader {
     return {};
   }
 
-  Result<void> read_tree(uint64_t tree) {
-    const auto rank = static_cast<uint64_t>(dataset_.shape.rank());
-    const TreeKind kind{.type = 1, .key_bytes = 8 + 8 * (rank + 1), .what = kChunkTree};
-    return visit_tree(file_, tree, kind, where_,
-                      [&](const TreeEntry& entry) { return add_chunk(entry); });
-  }
-
-  Result<void> add_chunk(const TreeEntry& entry) {
-    Cursor cursor = file_.cursor(entry.key);
-    Chunk chunk;
-    chunk.bytes = cursor.u32();
-    chunk.mask = cursor.u32();
-    const int64_t number = HOLDFAST_TRY(number_of(cursor));
-    chunk.offset = HOLDFAST_TRY(file_.place_of(
-        entry.child, static_cast<uint64_t>(chunk.bytes), where_, "chunk"));
-    chunk.size_field = file_.base() + signed_of(entry.key_address);
-    chunk.address_field = chunk.size_field + std::ssize(entry.key);
-    const auto fits = check_stored_size(dataset_.filters, chunk.mask, chunk.bytes,
-                                        dataset_.chunk_bytes());
-    if (!fits.ok()) {
-      return corrupt("{}: chunk {} {}", where_, number, fits.error().message());
-    }
-    if (!dataset_.chunks.emplace(number, chunk).second) {
-      return corrupt("{}: {} has the chunk {} twice", where_, kChunkTree, number);
-    }
-    return {};
-  }
-
-  // The number of a chunk in the grid, from the coordinates of its first element.
-  Result<int64_t> number_of(Cursor& cursor) const {
-    int64_t number = 0;
-    for (int k = 0; k < dataset_.shape.rank(); ++k) {
-      const uint64_t at = cursor.number(8);
-      const int64_t size = dataset_.chunk_shape[k];
-      if (at >= static_cast<uint64_t>(dataset_.shape[k]) || signed_of(at) % size != 0) {
-        return corrupt(
-            "{}: {} has a chunk at {} in dimension {}; expected a multiple of "
-            "{} below {}",
-            where_, kChunkTree, at, k, size, dataset_.shape[k]);
-      }
-      number = number * dataset_.grid(k) + signed_of(at) / size;
-    }
-    return number;
-  }
-
   const File& file_;
   const ObjectHeader& header_;
   const std::string& where_;
   Dataset dataset_;
+  ChunkIndex index_;
 };
 
 }  // namespace

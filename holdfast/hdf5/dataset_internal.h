@@ -15,10 +15,15 @@ struct Chunk {
   int64_t offset = 0;  // in the source
   int64_t bytes = 0;   // as stored
   uint32_t mask = 0;   // which filters were not applied
-  // The offsets of the two fields of the B-tree that say how large the chunk is and
-  // where it lies.
+  // The offsets of the two fields of the index that say how large the chunk is and where
+  // it lies. The index has no sizes of chunks without filters.
   int64_t size_field = 0;
+  uint64_t size_bytes = 0;
   int64_t address_field = 0;
+  // The block of the index that has these fields and ends with a checksum. 0 bytes if
+  // there is no checksum.
+  int64_t index_block = 0;
+  int64_t index_block_bytes = 0;
 };
 
 enum class Storage { kNone, kPlain, kChunked };
@@ -51,7 +56,7 @@ struct Dataset {
 };
 
 bool is_dataset(const ObjectHeader& header);
-// Reads all messages of a dataset, and the B-tree of its chunks. Fails with
+// Reads all messages of a dataset, and the index of its chunks. Fails with
 // kUnsupported, naming the structure, for what cannot be read. Elements that no tensor
 // can hold are allowed here.
 Result<Dataset> read_dataset(const File& file, const ObjectHeader& header,

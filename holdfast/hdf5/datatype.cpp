@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 
 #include "holdfast/hdf5/datatype_internal.h"
@@ -224,7 +225,7 @@ Result<Dataspace> read_dataspace(const File& file, ByteView data,
                                  const std::string& where) {
   Cursor cursor = file.cursor(data);
   const uint8_t version = cursor.u8(), rank = cursor.u8();
-  cursor.skip(1);
+  const uint8_t flags = cursor.u8();
   const uint8_t kind = cursor.u8();
   if (version == 1) cursor.skip(4);
   Dataspace space{.null = version == 2 && kind == 2};
@@ -239,6 +240,13 @@ Result<Dataspace> read_dataspace(const File& file, ByteView data,
                      where, size);
     }
     space.sizes.push_back(static_cast<int64_t>(size));
+  }
+  space.most_sizes = space.sizes;
+  for (int k = 0; k < rank && (flags & 1) != 0 && !cursor.cut(); ++k) {
+    const uint64_t ones = UINT64_MAX >> (64 - 8 * file.sizes().length);
+    const uint64_t size = cursor.length();
+    const uint64_t most = size == ones ? kUnlimited : std::min<uint64_t>(size, kUnlimited);
+    space.most_sizes[static_cast<size_t>(k)] = static_cast<int64_t>(most);
   }
   HOLDFAST_TRY(cursor.check(where, "dataspace message"));
   return space;

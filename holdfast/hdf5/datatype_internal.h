@@ -36,7 +36,10 @@ Result<Datatype> read_datatype(const File& file, ByteView data,
 struct Dataspace {
   bool null = false;  // a dataset without a value
   std::vector<int64_t> sizes{};
+  // How large each dimension may become; kUnlimited for any size.
+  std::vector<int64_t> most_sizes{};
 };
+inline constexpr int64_t kUnlimited = INT64_MAX;
 
 Result<Dataspace> read_dataspace(const File& file, ByteView data,
                                  const std::string& where);

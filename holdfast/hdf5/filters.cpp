@@ -3,6 +3,7 @@
 
 #include "holdfast/base/deflate.h"
 #include "holdfast/hdf5/filters_internal.h"
+#include "holdfast/hdf5/lzf.h"
 
 namespace holdfast::hdf5 {
 namespace {
@@ -18,18 +19,18 @@ struct NamedFilter {
 };
 constexpr std::array kForeignFilters{
     NamedFilter{4, "szip"},           NamedFilter{5, "nbit"},
-    NamedFilter{6, "scaleoffset"},    NamedFilter{32000, "lzf"},
-    NamedFilter{32001, "blosc"},      NamedFilter{32004, "lz4"},
-    NamedFilter{32008, "bitshuffle"}, NamedFilter{32015, "zstd"},
-    NamedFilter{32026, "blosc2"},
+    NamedFilter{6, "scaleoffset"},    NamedFilter{32001, "blosc"},
+    NamedFilter{32004, "lz4"},        NamedFilter{32008, "bitshuffle"},
+    NamedFilter{32015, "zstd"},       NamedFilter{32026, "blosc2"},
 };
 
+bool compresses(FilterId id) { return id == FilterId::kDeflate || id == FilterId::kLzf; }
+
 Result<void> check_known(int id, const std::string& where) {
-  if (id >= 1 && id <= 3) return {};
+  if ((id >= 1 && id <= 3) || id == static_cast<int>(FilterId::kLzf)) return {};
   const auto found = std::ranges::find(kForeignFilters, id, &NamedFilter::id);
   return unsupported(
-      "{} has the filter {} ({}); expected deflate, shuffle or fletcher32: h5repack "
-      "--filter=GZIP=4 rewrites it",
+      "{} has the filter {} ({}); expected deflate, lzf, shuffle or fletcher32",
       where, id, found == kForeignFilters.end() ? "not known here" : found->name);
 }
 
@@ -140,15 +141,18 @@ Result<Filters> read_filters(const File& file, ByteView data,
   for (uint8_t i = 0; i < count; ++i) {
     filters.push_back(HOLDFAST_TRY(read_filter(cursor, version, where)));
   }
-  if (std::ranges::count(filters, FilterId::kDeflate, &Filter::id) > 1) {
-    return unsupported("{} is compressed twice; expected one filter deflate", where);
+  if (std::ranges::count_if(filters, compresses, &Filter::id) > 1) {
+    return unsupported("{} is compressed twice; expected one filter that compresses",
+                       where);
   }
   return filters;
 }
 
 bool has_check(const Filters& filters, uint32_t mask) {
   for (size_t i = 0; i < filters.size(); ++i) {
-    if (is_applied(mask, i) && filters[i].id != FilterId::kShuffle) return true;
+    const bool checks =
+        filters[i].id == FilterId::kDeflate || filters[i].id == FilterId::kFletcher32;
+    if (checks && is_applied(mask, i)) return true;
   }
   return false;
 }
@@ -157,10 +161,13 @@ Result<void> check_stored_size(const Filters& filters, uint32_t mask, int64_t st
                                int64_t bytes) {
   const int64_t sums = size_before(filters, mask, filters.size(), 0);
   for (size_t i = 0; i < filters.size(); ++i) {
-    if (!is_applied(mask, i) || filters[i].id != FilterId::kDeflate) continue;
-    if (stored > sums && bytes <= most_inflated(stored)) return {};
-    return corrupt("has {} stored bytes for {}; no deflate stream is so short", stored,
-                   bytes);
+    if (!is_applied(mask, i) || !compresses(filters[i].id)) continue;
+    const bool lzf = filters[i].id == FilterId::kLzf;
+    if (stored > sums && bytes <= (lzf ? most_lzf(stored) : most_inflated(stored))) {
+      return {};
+    }
+    return corrupt("has {} stored bytes for {}; no {} stream is so short", stored,
+                   bytes, lzf ? "lzf" : "deflate");
   }
   if (stored == bytes + sums) return {};
   return corrupt("has {} stored bytes; expected {}", stored, bytes + sums);
@@ -179,6 +186,10 @@ Result<Bytes> decode_chunk(const Filters& filters, uint32_t mask, Bytes stored,
       case FilterId::kDeflate:
         stored = HOLDFAST_TRY(inflate(stored, size_before(filters, mask, i - 1, bytes),
                                       DeflateWrapper::kZlib));
+        break;
+      case FilterId::kLzf:
+        stored = HOLDFAST_TRY(
+            decompress_lzf(stored, size_before(filters, mask, i - 1, bytes)));
         break;
       case FilterId::kShuffle: stored = unshuffled(stored, filter.element_bytes); break;
     }
@@ -205,6 +216,9 @@ Bytes encode_chunk(const Filters& filters, uint32_t mask, ByteView elements,
       const uint32_t sum = fletcher32(old);
       append_sum(bytes, sum);
       append_sum(old, sum);
+    } else if (filters[i].id == FilterId::kLzf) {
+      bytes = compress_lzf(bytes);
+      old = compress_lzf(old);
     } else {
       bytes = deflate(bytes, DeflateWrapper::kZlib);
       if (sums_of != nullptr) {

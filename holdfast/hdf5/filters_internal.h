@@ -9,7 +9,12 @@
 
 namespace holdfast::hdf5 {
 
-enum class FilterId : uint16_t { kDeflate = 1, kShuffle = 2, kFletcher32 = 3 };
+enum class FilterId : uint16_t {
+  kDeflate = 1,
+  kShuffle = 2,
+  kFletcher32 = 3,
+  kLzf = 32000,
+};
 
 struct Filter {
   FilterId id{};
@@ -24,7 +29,7 @@ Result<Filters> read_filters(const File& file, ByteView data, const std::string&
 
 // Whether filter i was applied to a chunk with this mask.
 inline bool is_applied(uint32_t mask, size_t i) { return (mask >> i & 1) == 0; }
-// Whether a chunk is compressed or has a checksum.
+// Whether a chunk has a checksum. A deflate stream has one.
 bool has_check(const Filters& filters, uint32_t mask);
 
 // Decodes a chunk of `bytes` bytes. Fails with kCorrupt, saying which filter found

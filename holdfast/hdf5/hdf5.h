@@ -2,9 +2,10 @@
 //
 // Read are the structures of HDF5 1.6 (superblock 0, groups with symbol tables) and of
 // 1.8 (superblock 2, object headers with checksums, fractal heaps); contiguous, compact
-// and chunked datasets with B-trees of version 1; the filters deflate, shuffle and
-// fletcher32. Refused, with a sentence that names structure and object: chunk indexes
-// of HDF5 1.10, virtual datasets, links and elements in other files, other filters.
+// and chunked datasets with all indexes of chunks, also those of HDF5 1.10 and later; the
+// filters deflate, lzf, shuffle and fletcher32. Left out, with a sentence that names
+// structure and object: virtual datasets, links and elements in other files, other
+// filters, elements that no tensor can hold.
 //
 // A tensor is called by its path without the first slash. Hard and soft links to the
 // same dataset are its aliases. Strings, attributes and datasets without a value become

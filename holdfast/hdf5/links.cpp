@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "holdfast/hdf5/chunk_index_internal.h"
 #include "holdfast/hdf5/fractal_heap_internal.h"
 #include "holdfast/hdf5/links_internal.h"
 
@@ -52,7 +53,8 @@ Result<void> add_heap_links(const File& file, const Message& info,
   HOLDFAST_TRY(cursor.check(where, "link info message"));
   if (address == kUndefined) return {};
   FractalHeap heap = HOLDFAST_TRY(FractalHeap::open(file, address, where));
-  const auto add = [&](ByteView record) -> Result<void> {
+  const auto add = [&](const IndexRecord& entry) -> Result<void> {
+    const ByteView record = entry.bytes;
     if (record.size() < 4 + heap.id_bytes()) {
       return corrupt("{}: B-tree of names has records of {} bytes", where,
                      record.size());

@@ -40,9 +40,4 @@ struct TreeKind {
 Result<void> visit_tree(const File& file, uint64_t root, const TreeKind& kind,
                         const std::string& where, const VisitEntry& visit);
 
-// Calls `visit` for each record of a B-tree of version 2 of this type.
-using VisitRecord = std::function<Result<void>(ByteView record)>;
-Result<void> visit_new_tree(const File& file, uint64_t header, uint8_t type,
-                            const std::string& where, const VisitRecord& visit);
-
 }  // namespace holdfast::hdf5

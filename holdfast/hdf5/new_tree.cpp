@@ -1,9 +1,10 @@
-// B-trees of version 2, which index the names of newer groups.
+// B-trees of version 2, which index the names of newer groups, and chunks of datasets of
+// which several dimensions may grow.
 #include <algorithm>
 #include <bit>
 #include <unordered_set>
 
-#include "holdfast/hdf5/links_internal.h"
+#include "holdfast/hdf5/chunk_index_internal.h"
 
 namespace holdfast::hdf5 {
 namespace {
@@ -92,8 +93,12 @@ class NewTreeVisitor {
     HOLDFAST_TRY(check_sum(node, where_, "node of a B-tree of version 2"));
     Cursor cursor = file_.cursor(node);
     cursor.skip(6);
-    for (uint64_t i = 0; i < count; ++i)
-      HOLDFAST_TRY(visit_(cursor.take(record_bytes_)));
+    for (uint64_t i = 0; i < count; ++i) {
+      IndexRecord record{
+          .address = address + cursor.at(), .block = address, .block_bytes = used};
+      record.bytes = cursor.take(record_bytes_);
+      HOLDFAST_TRY(visit_(record));
+    }
     for (uint64_t i = 0; depth > 0 && i <= count; ++i) {
       const uint64_t child = cursor.address();
       const uint64_t records = cursor.number(count_bytes_);

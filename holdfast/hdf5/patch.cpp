@@ -2,8 +2,8 @@
 //
 // Elements that lie plainly in the file change in place. A chunk with filters is
 // decoded, changed and encoded anew, once for all flips in it. It stays in its place if
-// it fits there, with its new size in the B-tree. If it does not fit, it goes to the
-// end of the file, and the B-tree and the superblock change too.
+// it fits there, with its new size in the index of chunks. If it does not fit, it goes
+// to the end of the file, and the index and the superblock change too.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -46,6 +46,10 @@ class Hdf5Patcher {
   Result<void> finish() {
     for (const auto& [chunk, hits] : hits_) {
       HOLDFAST_TRY(encode(*opened_.datasets[chunk.first], chunk.second, hits));
+    }
+    // The checksum of an index is no checksum of a tensor, so it stays right.
+    for (const auto& [block, bytes] : index_blocks_) {
+      HOLDFAST_TRY(sum_block(block, bytes));
     }
     if (checksums_ == Checksums::kRaw) return {};
     for (const auto& [block, bytes] : headers_) HOLDFAST_TRY(sum_block(block, bytes));
@@ -109,7 +113,10 @@ class Hdf5Patcher {
     HOLDFAST_TRY(std::ssize(stored) <= chunk.bytes
                      ? edit_.file->write(edit_.begin + chunk.offset, stored)
                      : append(dataset, number, stored));
-    return put(chunk.size_field, stored.size(), 4);
+    if (chunk.index_block_bytes > 0) {
+      index_blocks_.emplace(chunk.index_block, chunk.index_block_bytes);
+    }
+    return put(chunk.size_field, stored.size(), chunk.size_bytes);
   }
 
   // Writes a chunk to the end of the file, because it does not fit into its place.
@@ -152,7 +159,9 @@ class Hdf5Patcher {
   const Hdf5Edit& edit_;
   const Checksums checksums_;
   std::map<std::pair<TensorId, int64_t>, std::vector<Hit>> hits_;
+  // Blocks with checksums that are changed: headers that have elements, and indexes.
   std::set<std::pair<int64_t, int64_t>> headers_;
+  std::set<std::pair<int64_t, int64_t>> index_blocks_;
 };
 
 // Reads everything of a file and collects what is wrong.

@@ -2,8 +2,8 @@
 
 #include "holdfast/base/checked.h"
 #include "holdfast/base/json_text.h"
+#include "holdfast/hdf5/chunk_index_internal.h"
 #include "holdfast/hdf5/fractal_heap_internal.h"
-#include "holdfast/hdf5/links_internal.h"
 #include "holdfast/hdf5/values_internal.h"
 #include "holdfast/state/number.h"
 
@@ -122,7 +122,8 @@ Result<void> ValueReader::add_heap_attributes(const Message& info,
   HOLDFAST_TRY(cursor.check(where, "attribute info message"));
   if (address == kUndefined) return {};
   FractalHeap heap = HOLDFAST_TRY(FractalHeap::open(file_, address, where));
-  const auto add = [&](ByteView record) -> Result<void> {
+  const auto add = [&](const IndexRecord& entry) -> Result<void> {
+    const ByteView record = entry.bytes;
     if (record.size() < heap.id_bytes()) {
       return corrupt("{}: B-tree of attributes has records of {} bytes", where,
                      record.size());

@@ -68,6 +68,19 @@ gzipped = dataset("z", data=np.zeros(64, "f4"), chunks=(16,), compression="gzip"
 gzipped_wide = dataset("z", data=np.zeros(64, "f4"), chunks=(32,), compression="gzip")
 summed = dataset("f", data=np.arange(64, dtype="f4"), chunks=(16,), fletcher32=True)
 strings = dataset("s", data=["abc", "defg"])
+lzf = dataset("l", data=np.zeros(64, "u1"), chunks=(64,), compression="lzf")
+growing = dataset("g", data=np.arange(64, dtype="f4"), chunks=(1,), maxshape=(None,))
+growing_2 = dataset("t", data=np.arange(64, dtype="f4").reshape(8, 8), chunks=(4, 4),
+                    maxshape=(None, None))  # fmt: skip
+one_chunk = dataset("o", data=np.arange(64, dtype="f4"), chunks=(64,))
+
+
+def implicit(file):
+    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    properties.set_chunk((16,))
+    properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    space = h5py.h5s.create_simple((64,))
+    h5py.h5d.create(file.id, b"i", h5py.h5t.IEEE_F32LE, space, properties)
 
 
 def links(**paths):
@@ -166,6 +179,32 @@ def sum_of(begin, count):
             lambda data: lookup3(bytes(data[begin(data) : begin(data) + count])))  # fmt: skip
 
 
+def new_layout(chunk, more=0):
+    """The kind of index in the layout message of chunks of one dimension. Its address follows."""
+    width = (chunk.bit_length() + 7) // 8
+    message = bytes([4, 2, 0, 2, width]) + chunk.to_bytes(width, "little")
+    message += (4).to_bytes(width, "little")
+    return lambda data: next(
+        data.index(bytes([version]) + message[1:]) + len(message) + more
+        for version in (4, 5) if bytes([version]) + message[1:] in data)  # fmt: skip
+
+
+def header_sum(number):
+    """Makes the checksum of an object header of version 2 right again."""
+    def end(data):
+        at = letters(b"OHDR", number=number)(data)
+        flags = data[at + 5]
+        size = at + 6 + (16 if flags & 0x20 else 0) + (4 if flags & 0x10 else 0)
+        width = 1 << (flags & 3)
+        return size + width + int.from_bytes(data[size : size + width], "little")
+
+    return (end, "I", lambda data: lookup3(
+        bytes(data[letters(b"OHDR", number=number)(data) : end(data)])))  # fmt: skip
+
+
+FIXED, FIXED_BLOCK = letters(b"FAHD"), letters(b"FADB")
+GROWING, GROWING_INDEX = letters(b"EAHD"), letters(b"EAIB")
+GROWING_BLOCK = letters(b"EADB")
 TREE, HEADER_2, HEAP_2 = letters(b"BTHD"), letters(b"OHDR"), letters(b"FRHP")
 LEAF = letters(b"BTLF")
 INNER = letters(b"BTIN")
@@ -177,11 +216,7 @@ BUILT = {
     "groups_that_double_24_times": (doubling_groups, {}),
     "groups_100_deep": (dataset("/".join("g" * 100), data=1.0), {}),
     "dimensions_9": (dataset("w", data=np.zeros((1,) * 9)), {}),
-    "filter_lzf": (dataset("l", data=np.zeros(64), chunks=(16,), compression="lzf"), {}),
     "filter_scaleoffset": (dataset("s", data=np.arange(64), chunks=(16,), scaleoffset=3), {}),
-    "index_of_a_fixed_array": (chunked, LATEST),
-    "index_of_an_extensible_array": (
-        dataset("c", data=np.arange(64), chunks=(16,), maxshape=(None,)), LATEST),
     "virtual_dataset": (virtual, LATEST),
     "link_to_another_file": (external_link, {}),
     "elements_in_another_file": (
@@ -277,6 +312,59 @@ CHANGED_NEWER = {
         many, (letters(b"FRHP", 132), "Q", 1 << 50), sum_of(HEAP_2, 142)),
 }  # fmt: skip
 
+# The same for the indexes of chunks since HDF5 1.10. The fixed array has 4 elements. The index
+# block of the extensible one has 4, then the addresses of 6 data blocks, then those of super
+# blocks.
+CHANGED_LATEST = {
+    "fixed_array_with_a_wrong_checksum": (chunked, (letters(b"FAHD", 8), "B", 7)),
+    "fixed_array_of_another_kind": (chunked, (letters(b"FAHD", 5), "B", 1), sum_of(FIXED, 24)),
+    "fixed_array_with_elements_of_200_bytes": (
+        chunked, (letters(b"FAHD", 6), "B", 200), sum_of(FIXED, 24)),
+    "fixed_array_with_pages_of_2_to_200": (
+        chunked, (letters(b"FAHD", 7), "B", 200), sum_of(FIXED, 24)),
+    "fixed_array_of_exabytes": (chunked, (letters(b"FAHD", 8), "Q", 1 << 60), sum_of(FIXED, 24)),
+    "fixed_array_of_terabytes": (chunked, (letters(b"FAHD", 8), "Q", 1 << 40), sum_of(FIXED, 24)),
+    "fixed_array_outside": (chunked, (letters(b"FAHD", 16), "Q", 1 << 50), sum_of(FIXED, 24)),
+    "fixed_array_is_its_own_block": (
+        chunked, (letters(b"FAHD", 16), "Q", FIXED), sum_of(FIXED, 24)),
+    "fixed_array_of_another_header": (
+        chunked, (letters(b"FADB", 6), "Q", 77), sum_of(FIXED_BLOCK, 46)),
+    "fixed_array_with_a_chunk_twice": (
+        chunked, (letters(b"FADB", 22), "Q", field(letters(b"FADB", 14))),
+        sum_of(FIXED_BLOCK, 46)),
+    "fixed_array_with_a_chunk_outside": (
+        chunked, (letters(b"FADB", 14), "Q", 1 << 50), sum_of(FIXED_BLOCK, 46)),
+    "fixed_array_with_pages_nowhere": (
+        chunked, (letters(b"FAHD", 7), "B", 1), sum_of(FIXED, 24)),
+    "extensible_array_of_2_to_200": (
+        growing, (letters(b"EAHD", 7), "B", 200), sum_of(GROWING, 68)),
+    "extensible_array_with_blocks_of_3": (
+        growing, (letters(b"EAHD", 9), "B", 3), sum_of(GROWING, 68)),
+    "extensible_array_with_blocks_of_0": (
+        growing, (letters(b"EAHD", 9), "BB", 0, 0), sum_of(GROWING, 68)),
+    "extensible_array_with_128_pointers": (
+        growing, (letters(b"EAHD", 10), "B", 128), sum_of(GROWING, 68)),
+    "extensible_array_with_pages_of_1": (
+        growing, (letters(b"EAHD", 11), "B", 0), sum_of(GROWING, 68)),
+    "extensible_array_nowhere": (
+        growing, (letters(b"EAHD", 60), "Q", GROWING), sum_of(GROWING, 68)),
+    "extensible_array_with_a_block_twice": (
+        growing, (letters(b"EAIB", 54), "Q", field(letters(b"EAIB", 46))),
+        sum_of(GROWING_INDEX, 294)),
+    "extensible_array_with_a_super_block_that_is_a_block": (
+        growing, (letters(b"EAIB", 94), "Q", GROWING_BLOCK),
+        sum_of(GROWING_INDEX, 294)),
+    "newer_chunk_tree_with_a_chunk_outside": (
+        growing_2, (letters(b"BTLF", 6 + 8), "Q", 1 << 40), sum_of(LEAF, 6 + 4 * 24)),
+    "index_of_one_chunk_for_four": (
+        chunked, (new_layout(16), "B", 1), header_sum(1)),
+    "index_of_kind_9": (one_chunk, (new_layout(64), "B", 9), header_sum(1)),
+    "implicit_index_outside": (implicit, (new_layout(16, 1), "Q", 1 << 40), header_sum(1)),
+    "lzf_stream_that_goes_back_too_far": (
+        lzf, (letters(b"\x01\0\0\xe0\x33\0\x01\0\0", 5), "B", 0xFF)),
+    "lzf_stream_that_is_cut": (lzf, (letters(b"\x01\0\0\xe0\x33\0\x01\0\0", 6), "B", 9)),
+}  # fmt: skip
+
 
 def made(build, options):
     memory = io.BytesIO()
@@ -298,7 +386,7 @@ def attacks():
     for name, (build, part) in CUT.items():
         data = made(build, {})
         yield name, data[: part(len(data))]
-    for table, options in ((CHANGED, {}), (CHANGED_NEWER, NEWER)):
+    for table, options in ((CHANGED, {}), (CHANGED_NEWER, NEWER), (CHANGED_LATEST, LATEST)):
         for name, (build, *changes) in table.items():
             yield name, changed(made(build, options), changes)
 
