@@ -48,6 +48,9 @@ HOW = {
     "draws": "random numbers drawn between ck.run() and ck.step()",
     "tracks": "an object that differs between ranks, changed between ck.run() and ck.step()",
     "counts": "an object that the loop changes before ck.run()",
+    "schedules first": "the step of the scheduler and a decay of an option in front of the update",
+    "schedules at the top": "the same at the top of the loop, before ck.run()",
+    "counts in the step": "an object that the step changes before its update",
     "in place": "the step writes to its batch, and takes things out of it",
     "reads": "the step reads a second batch itself",
     "accumulates": "gradients of one update in two ck.run(), which is refused",
@@ -177,6 +180,10 @@ class Training:
 
     def step(self, batch):
         here("forward")
+        if "schedules first" in how:
+            self.schedule_rates()
+        if "counts in the step" in how:
+            counter.total += 1
         if "late group" in how:
             dist.all_reduce(torch.ones(1), group=late_group())
         if "in place" in how:
@@ -189,10 +196,16 @@ class Training:
         here("after update")
         if self.average is not None:
             self.average.update_parameters(self.net)
-        self.scheduler.step()
+        if not how & {"schedules first", "schedules at the top"}:
+            self.scheduler.step()
         self.optimizer.zero_grad()
         here("end")
         return loss.detach()
+
+    def schedule_rates(self):
+        self.scheduler.step()
+        for group in self.optimizer.param_groups:
+            group["weight_decay"] *= 1.01
 
     def _make_gradients(self, batch):
         x = batch[0]
@@ -264,7 +277,9 @@ class Training:
                               .contiguous().numpy().tobytes()) for name, one in tensors.items()}
         for name, value in {
                 "generator": torch.get_rng_state().tolist(), "random": random.getstate(),
-                "scheduler": self.scheduler.state_dict(), "tracker": vars(tracker),
+                "scheduler": self.scheduler.state_dict(), "options": [
+                    {key: one for key, one in group.items() if key != "params"}
+                    for group in self.optimizer.param_groups], "tracker": vars(tracker),
                 "scaler": None if self.scaler is None else self.scaler.state_dict(),
                 "counter": vars(counter)}.items():
             made[name] = _digest(repr(value).encode())
@@ -392,6 +407,8 @@ def make_step(ck, training, batch):
     """What the runs of a step have returned, as texts."""
     here("before")
     made = []
+    if "schedules at the top" in how:
+        training.schedule_rates()
     if "counts" in how:
         counter.total += 1
     if "validates first" in how and step % 3 == 2:

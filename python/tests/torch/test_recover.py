@@ -79,6 +79,13 @@ def test_what_changes_behind_the_update_is_kept(tmp_path, whole):
     Ran("ddp", tmp_path / "run", 12, kills, how).check(whole("ddp", 12, how))
 
 
+@pytest.mark.parametrize("how", [["schedules first", "counts in the step"],
+                                 ["schedules at the top", "counts"]], ids="-".join)
+def test_what_a_step_changes_before_its_update_changes_once(tmp_path, whole, how):
+    kills = ["0:3:after backward", "1:5:forward", "2:7:gate", "1:9:before"]
+    Ran("ddp", tmp_path / "run", 12, kills, how).check(whole("ddp", 12, how))
+
+
 @pytest.mark.parametrize("how, point, words", [
     (["draws"], "after run", "generators: changes between the update and the end of its step"),
     (["tracks"], "end", "tracker: differs between ranks, and changes between the update"),

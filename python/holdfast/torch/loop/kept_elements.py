@@ -41,10 +41,11 @@ class _Turn:
 class KeptElements:
     """One element of some of the tensors, and the addresses of all, as they were after a step."""
 
-    def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
+    def __init__(self, tensors: Mapping[str, torch.Tensor], at_once: int = _AT_ONCE) -> None:
+        """`at_once` is the number of tensors that are looked at after a step."""
         readable = {name: one for name, one in tensors.items() if _is_readable(one)}
         self._names, self._tensors = list(readable), list(readable.values())
-        distance = max(1, -(-len(readable) // _AT_ONCE))
+        distance = max(1, -(-len(readable) // at_once))
         self._turns = [self._make_turn(range(first, len(readable), distance))
                        for first in range(distance)]
         self._steps = 0

@@ -44,6 +44,10 @@ class FlatCopy:
         one, copy = self._tensors[index].cpu().contiguous(), self._views[index]
         return torch.equal(one.view(-1).view(torch.uint8), copy.reshape(-1).view(torch.uint8))
 
+    def views(self) -> list[torch.Tensor]:
+        """The copy of each tensor; its memory is that of this object."""
+        return self._views
+
     def data(self) -> bytes:
         """The bytes of the copy."""
         return self._block.numpy().tobytes()

@@ -45,7 +45,7 @@ def give(transport: _native.TcpTransport, state: TrainingState, buckets: BucketO
     shared = state.peers.shared_pieces()
     tell(transport, {
         "groups": groups, "trail": trail, "objects": _at_record(objects[0], records.values),
-        "rank objects": _at_record(objects[1], records.values),
+        "rank objects": _with_options(_at_record(objects[1], records.values), records.values),
         "tensors": [describe(piece, name) for piece, name in shared],
         "flags": buckets.sync_flags(), "peer": peer, "record": None if kept is None else kept[0],
         "is at end": kept is not None and kept[1], "is outside": is_outside,
@@ -100,6 +100,8 @@ def _make_step(values: dict[str, Any], start: dict[str, Any], twin: Any, kept: A
     """The state as a checkpoint would have it; the loop begins with `start`."""
     first = told[min(told)]
     mine = own_objects(values, state.peers.own_keys, twin["rank objects"], set(kept["differing"]))
+    if kept["is at end"]:
+        mine = _with_options(mine, values)
     mine["generators"] = start["generators"]
     if start["data draws"] is not None:
         mine["data draws"] = start["data draws"]
@@ -178,6 +180,19 @@ def _at_record(objects: dict[str, Any], values: dict[str, Any]) -> dict[str, Any
     things = {key: values["things"].get(key, tree)
               for key, tree in objects.get("things", {}).items()}
     return {**objects, "things": things}
+
+
+def _with_options(objects: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """The objects of a rank, with the options of parameter groups that a record has.
+
+    The loop may have changed a learning rate since then, and the replacement makes it do so again.
+    """
+    own = objects["optimizer"]
+    if len(own["groups"]) != len(values["options"]):
+        return objects
+    groups = [{**group, "options": options}
+              for group, options in zip(own["groups"], values["options"], strict=True)]
+    return {**objects, "optimizer": {**own, "groups": groups}}
 
 
 def _begin_at(objects: dict[str, Any], start: dict[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """What a step changes before its update, so that it can be made again.
 
 Kept at its beginning: the random generators, the buffers, which a forward pass may write to
-(BatchNorm), its arguments, and whether there are gradients. Batches that it reads are handed out
-again. Parameters and moments change only in the update.
+(BatchNorm), its arguments, the options of parameter groups, the objects that were given, and whether
+there are gradients. Batches that it reads are handed out again. Moments change only in the update, and
+so do most parameters (early_writes.py).
 """
 
 from collections import defaultdict
@@ -11,6 +12,8 @@ from typing import Any
 import torch
 
 from holdfast.torch.recover.buffer_copies import BufferCopies
+from holdfast.torch.recover.early_writes import EarlyWrites
+from holdfast.torch.recover.kept_objects import KeptObjects, KeptOptions
 from holdfast.torch.recover.step_inputs import StepInputs
 from holdfast.torch.state.ddp_buckets import BucketOrders
 from holdfast.torch.state.training_state import TrainingState
@@ -27,6 +30,9 @@ class StepStart:
         self._scalers = scalers
         self._own_generators = state.generators
         self._buffers = BufferCopies(state.models)
+        self._options, self._objects = KeptOptions(state.optimizers), KeptObjects(state)
+        self._writes = EarlyWrites(state.parameters, speaks=state.rank == 0)
+        state.on_forget.append(self._writes.forget)
         self._inputs = StepInputs()
         self._loader = state.loader
         self._generators: dict[str, Any] = {}
@@ -36,11 +42,18 @@ class StepStart:
         """Keeps what is to be restored, now."""
         self._generators = random_generators.capture(self._own_generators)
         self._buffers.keep()
+        self._options.keep()
+        self._objects.keep()
+        self._writes.keep(self._objects.large_tensors())
         self._inputs.keep(args, kwargs)
         if self._loader is not None:
             self._loader.keep_batches(self._inputs.add)
         self._flags = self._ddp_buckets.sync_flags()
         self._gradients = self._gradients_now()
+
+    def look_at_gate(self, function: str) -> bool:
+        """At the gate of a step: looks for writes to parameters. True if there were any."""
+        return self._writes.look(function)
 
     def look(self, function: str) -> None:
         """After an undisturbed step: notes what it has changed that must be kept from now on."""
@@ -52,8 +65,8 @@ class StepStart:
     def restore(self) -> str:
         """Goes back to what keep() has seen. Returns why that was not possible, or ""."""
         random_generators.restore(self._generators, self._own_generators)
-        why = self._buffers.restore()
-        why = self._inputs.restore() or why
+        parts = (self._writes, self._options, self._objects, self._buffers, self._inputs)
+        why = next(filter(None, [part.restore() for part in parts]), "")
         if self._loader is not None and not self._loader.hand_out_again():
             why = "the step had read batches up to the end of an iteration"
         self._ddp_buckets.set_sync_flags(self._flags)
@@ -68,7 +81,7 @@ class StepStart:
 
     def check_no_gradients_wait(self) -> None:
         """ValueError if the step has made gradients and no update: they would be lost."""
-        if self._gradients != self._gradients_now():
+        if self._gradients != self._gradients_now() and not self._writes.changed():
             raise ValueError("run: gradients were made, and no update; expected all micro-batches "
                              "of an update in one ck.run()")
 

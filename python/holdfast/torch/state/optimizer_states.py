@@ -1,7 +1,7 @@
 """The states and groups of optimizers, by the names of the parameters that they belong to."""
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from holdfast.torch.state.change_detection import ChangeDetector
 from holdfast.torch.state.inner_optimizers import with_own_states
 from holdfast.torch.state.module_names import Entry
-from holdfast.torch.state.param_groups import Place, has_global_state
+from holdfast.torch.state.param_groups import Place, group_options, has_global_state, set_options
 from holdfast.torch.values.dotted_names import join
 
 
@@ -50,6 +50,15 @@ class OptimizerStates:
         for key, optimizer in self.keyed:
             for group in optimizer.param_groups:
                 yield key, group, self._prefixes_in(key, group)
+
+    def options(self) -> list[Any]:
+        """The options of all groups, as plain values."""
+        return [group_options(key, group) for key, one in self.keyed for group in one.param_groups]
+
+    def load_options(self, options: Sequence[Any]) -> None:
+        """Gives all groups what options() has returned."""
+        for (_, group, names), one in zip(self.named_groups(), options, strict=True):
+            set_options(group, names[:1], {name: one for name in names[:1]})
 
     def places(self) -> dict[str, Place]:
         """The place of each parameter's slots, by slot prefix; one for each name of a parameter."""

@@ -4,7 +4,7 @@ With the one, the process that replaces a lost rank is filled. The other is the 
 which another rank keeps (recover/).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.torch.data.loaders import Loaders
@@ -12,6 +12,7 @@ from holdfast.torch.state.capture import TensorCapture
 from holdfast.torch.state.live_buffers import LiveBuffers
 from holdfast.torch.state.peer_step import Record, describe, is_of_record
 from holdfast.torch.state.piece import Piece
+from holdfast.torch.state.stateful import Stateful
 from holdfast.torch.state.stateful_objects import StatefulObjects
 from holdfast.torch.state.tensor_state import TensorState
 from holdfast.torch.values import generators as random_generators
@@ -39,6 +40,7 @@ class PeerState:
             values["things"][one.key], found = one.capture()
             pieces += [(piece, self._capture.object_name(piece, True)) for piece in found
                        if piece.copies == "own" or self._objects.is_rank_own(one)]
+        values["options"] = self._tensors.optimizers.options()
         values["generators"] = random_generators.capture(self._generators)
         values["data draws"] = self._data.draws
         values["tensors"] = [describe(piece, name) for piece, name in pieces]
@@ -69,6 +71,22 @@ class PeerState:
     def things(self) -> dict[str, Any]:
         """The plain values of all objects as a record has them."""
         return {one.key: one.capture()[0] for one in self._objects.to_save}
+
+    def options(self) -> list[Any]:
+        """The options of all parameter groups as a record has them."""
+        return self._tensors.optimizers.options()
+
+    def load_options(self, options: Sequence[Any]) -> None:
+        """Gives all parameter groups the options of another rank."""
+        self._tensors.optimizers.load_options(options)
+
+    def but_loader(self) -> list[Stateful]:
+        """All objects but the loader."""
+        return [one for one in self._objects.to_save if one.key != "data"]
+
+    def is_comm_hooks(self, one: Stateful) -> bool:
+        """True for the state of the communication hooks of DDP."""
+        return one is self._objects.hooks_stateful
 
     def captured_objects(self) -> dict[str, tuple[Any, list[Piece]]]:
         """The plain values and the tensors of all objects, by key."""

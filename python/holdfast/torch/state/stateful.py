@@ -97,6 +97,11 @@ class Stateful:
         if loaded is not None:
             load_into(self._thing, unpack(*loaded))
 
+    def give(self, tree: Any, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Gives the object the state of a captured tree with these tensors."""
+        self._known = {}
+        load_into(self._thing, unpack(tree, tensors))
+
     def survives_reload(self) -> bool:
         """False if the object's plain values cannot be loaded into it, or are not what it then has.
 

@@ -98,7 +98,7 @@ class TensorState:
         self._model = ModelTensors(model, names, exclude)
         self._empty_buffers = EmptyBuffers(model, names, rules, self._model.is_excluded)
         keyed = [] if optimizer is None else by_key(optimizer)
-        self._optimizers = OptimizerStates(keyed, self._model.entry_for_optimizer)
+        self.optimizers = self._optimizers = OptimizerStates(keyed, self._model.entry_for_optimizer)
         self._parts: dict[str, Part | None] = {}
         self.transient: list[str] = []  # buffers that a state_dict() leaves out
         self._find_entries()

@@ -166,6 +166,11 @@ class TrainingState:
         return {piece.name: piece.outer for piece in self._tensors.pieces()
                 if piece.kind in ("parameter", "buffer") and piece.outer is not None}
 
+    def parameters(self) -> dict[str, torch.Tensor]:
+        """The parameters of the model, by name."""
+        return {piece.name: piece.outer for piece in self._tensors.pieces()
+                if piece.kind == "parameter" and piece.outer is not None}
+
     def pieces(self) -> list[Piece]:
         """The parameters, buffers and slots that this process holds, as they are now."""
         return self._tensors.pieces()
