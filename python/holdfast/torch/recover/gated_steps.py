@@ -90,6 +90,8 @@ class GatedSteps:
             self._start.keep(args, kwargs)
             self._phase, self._groups.may_repeat = "step", True
             try:
+                if self._membership.compare_starts():
+                    self._start.keep(args, kwargs)  # values may have come from another rank
                 result = function(*args, **kwargs)
                 if self._phase == "step":
                     self._start.check_no_gradients_wait()
@@ -128,6 +130,8 @@ class GatedSteps:
         self._skip("run", "")
         self._trail.function = ""
         self.join()
+        if self._membership.compare_starts():
+            self._membership.compare_at_gate()
 
     def close(self) -> None:
         """The training is over: takes back what it has put into other objects."""
@@ -193,6 +197,7 @@ class GatedSteps:
         if gate is None:
             return self._commit()
         self._groups.wait_for_calls()
+        updates = self._start.look_at_gate(self._trail.function) or updates
         is_top = self._trail.is_top(self._records.has_moved(), updates)
         made = self._records.make_at_gate(self._trail.calls, is_top=is_top)
         reach("gate")
@@ -200,6 +205,7 @@ class GatedSteps:
             if self._groups.failure is not None:
                 raise self._groups.failure
             with self._groups.at_gate():
+                self._membership.compare_at_gate()
                 gate.pass_gate(gate.committed + 1, made.packed)
         except (Error, TimeoutError, RuntimeError):
             if not self._link.hears_of_loss():

@@ -14,6 +14,7 @@ from holdfast import _native
 from holdfast.errors import NotFoundError, UnavailableError
 from holdfast.torch.loop.saves import Saves
 from holdfast.torch.recover import peers
+from holdfast.torch.recover.agreement import Agreement
 from holdfast.torch.recover.crash_points import reach
 from holdfast.torch.recover.group import Mode
 from holdfast.torch.recover.meet import meet
@@ -34,6 +35,9 @@ class Membership:
         self.gate: _native.Gate | None = None  # None in a job of one rank
         self.trail, self.records = Trail(), Records(state)
         self.is_outside = False  # collective calls were made since the last batch, outside of run()
+        self._agreement = Agreement(state)
+        self._must_agree = False  # no update was made since this process met a replacement
+        self._is_new = False  # this process is a replacement, and has made no update yet
         self._state, self._buckets = state, buckets
         self._transport: _native.TcpTransport | None = None
         self._saves: Saves | None = None
@@ -153,11 +157,30 @@ class Membership:
     def _become_part(self, decided: dict[str, Any], mode: Mode, **told: Any) -> None:
         assert self.gate is not None
         generation = decided["generation"]
+        self._must_agree, self._is_new = True, mode == "replay"
         self.groups.replace(f"{self.link.incarnation}.{generation}",
                             lambda: self.link.announced != generation, mode)
         self.gate.begin(generation, decided["target"], self.records.newest)
         reach("joined")
         self.link.join(generation, **told)
+
+    def compare_starts(self) -> bool:
+        """In the first step after a recovery: compares what ranks begin with. True if it did."""
+        if not self._must_agree or self._transport is None:
+            return False
+        self._restart_if(self._agreement.compare_starts(self._transport, self.records.values,
+                                                        is_new=self._is_new))
+        return True
+
+    def compare_at_gate(self) -> None:
+        """At the gate of that step: compares what ranks hold alike."""
+        if self._must_agree and self._transport is not None:
+            self._restart_if(self._agreement.compare_at_gate(self._transport))
+            self._must_agree = False
+
+    def _restart_if(self, why: str) -> None:
+        if why:
+            self.ask_to_restart(ValueError(why))
 
     def leave_if_told(self) -> None:
         """Saves the last step that is done and ends, if the launcher has told all ranks to."""
