@@ -51,6 +51,9 @@ HOW = {
     "schedules first": "the step of the scheduler and a decay of an option in front of the update",
     "schedules at the top": "the same at the top of the loop, before ck.run()",
     "counts in the step": "an object that the step changes before its update",
+    "sets a rate": "a learning rate that the program sets behind ck.resume()",
+    "spoils a weight": "the first replacement writes to a parameter behind ck.resume()",
+    "by hand": "an update without an optimizer", "encoder": "a momentum encoder, written by .data",
     "in place": "the step writes to its batch, and takes things out of it",
     "reads": "the step reads a second batch itself",
     "accumulates": "gradients of one update in two ck.run(), which is refused",
@@ -150,6 +153,8 @@ class Training:
         self.net = Blocks() if width == 0 else nn.Sequential(Blocks(), nn.Linear(WIDTH, WIDTH))
         if "unused" in how:
             self.net.unused = nn.Linear(2, 2)
+        if "encoder" in how:
+            self.net.encoder = nn.Linear(WIDTH, WIDTH).requires_grad_(False)
         if "table" in how:
             self.net.register_buffer("table", torch.zeros(1 << 19))
         self.model = DistributedDataParallel(
@@ -209,6 +214,10 @@ class Training:
 
     def _make_gradients(self, batch):
         x = batch[0]
+        if "encoder" in how:
+            for mine, other in zip(self.net.encoder.parameters(), self.net.blocks["0"].parameters()):
+                mine.data.mul_(0.9).add_(other.data, alpha=0.1)
+            x = x + self.net.encoder(x)
         if "in place" in how:
             x.mul_(0.5)
         if "reads" in how:
@@ -227,6 +236,11 @@ class Training:
                 self.optimizer.zero_grad()
                 return self._backward(batch[0])
             return self.optimizer.step(closure)
+        if "by hand" in how:
+            with torch.no_grad():
+                for one in self.net.parameters():
+                    one -= 0.01 * one.grad
+            return here("in update")
         if self.scaler is None:
             return self.optimizer.step()
         if step % 4 == INFINITE:
@@ -350,6 +364,7 @@ def main():
                                writing=holdfast.Writing(space_reserve=0))
     start = ck.resume()
     register_optimizer_step_pre_hook(lambda *_: here("in update"))
+    after_resume(training)
     if "barrier" in how:
         dist.barrier()
     if "saves" in how:
@@ -376,6 +391,17 @@ def main():
     ck.close()
     Path(f"{run}.end.{rank}").write_text(training.digest())
     dist.destroy_process_group()
+
+
+def after_resume(training):
+    if "sets a rate" in how:
+        training.optimizer.param_groups[0]["lr"] = 5e-3
+    mark = Path(f"{run}.spoilt")
+    if "spoils a weight" in how and os.environ.get("HOLDFAST_GENERATION", "0") != "0" \
+            and not mark.exists():
+        mark.touch()
+        with torch.no_grad():
+            next(training.net.parameters())[0] += 1
 
 
 def start_up():

@@ -86,6 +86,27 @@ def test_what_a_step_changes_before_its_update_changes_once(tmp_path, whole, how
     Ran("ddp", tmp_path / "run", 12, kills, how).check(whole("ddp", 12, how))
 
 
+def test_values_that_a_replacement_sets_itself_are_those_of_the_others(tmp_path, whole):
+    how = ["sets a rate"]
+    Ran("ddp", tmp_path / "run", 8, ["1:5:after backward"], how).check(whole("ddp", 8, how))
+
+
+def test_replicas_that_differ_after_a_recovery_restart_all_ranks(tmp_path, whole):
+    ran = Ran("ddp", tmp_path / "run", 10, ["1:7:after backward"], ["spoils a weight"])
+    ran.check_restart(whole("ddp", 10, ["spoils a weight"]),
+                      "model.blocks.0.0.weight: not equal on all ranks after a recovery")
+
+
+@pytest.mark.parametrize("how, named", [("by hand", "model.blocks.0.0.weight"),
+                                        ("encoder", "model.encoder.weight, model.encoder.bias")])
+def test_a_step_that_writes_to_parameters_itself_is_made_again(tmp_path, whole, how, named):
+    kills = ["0:3:after backward", "1:5:gate", "2:7:in update"]
+    ran = Ran("ddp", tmp_path / "run", 10, kills, [how])
+    ran.check(whole("ddp", 10, [how]))
+    assert ran.said.count("before an update of an optimizer") == 1, ran.said
+    assert f"ck.run(Training.step) writes to {named}" in ran.said
+
+
 @pytest.mark.parametrize("how, point, words", [
     (["draws"], "after run", "generators: changes between the update and the end of its step"),
     (["tracks"], "end", "tracker: differs between ranks, and changes between the update"),

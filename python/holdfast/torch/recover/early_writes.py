@@ -26,15 +26,17 @@ _LOOKED_AT = 4  # steps in which an element of each tensor is compared
 class EarlyWrites:
     """The parameters, and large tensors of objects, at the beginning of the newest step."""
 
-    def __init__(self, parameters: Callable[[], Mapping[str, torch.Tensor]], *, speaks: bool) -> None:
-        """`speaks` is true on the one rank that tells what was found."""
+    def __init__(self, parameters: Callable[[], Mapping[str, torch.Tensor]], written: list[str], *,
+                 speaks: bool) -> None:
+        """`written` gets the names of tensors that were seen to be written to; a replacement has those
+        of the other ranks. `speaks` is true on the one rank that tells what was found."""
         self._find_parameters, self._speaks = parameters, speaks
         self._named: dict[str, torch.Tensor] = {}
         self._others: dict[str, torch.Tensor] = {}
         self._steps = 0
         self._versions, self._since = TensorVersions({}), list[int]()
         self._elements: KeptElements | None = None
-        self._written: list[str] = []  # seen to be written to, in this order
+        self._written = written
         self._copies: dict[str, torch.Tensor] = {}
 
     def forget(self) -> None:

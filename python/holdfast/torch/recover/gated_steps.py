@@ -38,7 +38,7 @@ class GatedSteps:
         self._link, self._groups = membership.link, membership.groups
         self._trail, self._records = membership.trail, membership.records
         self._loader, self._buckets = state.loader, buckets
-        self._start = StepStart(state, buckets, scalers)
+        self._start = StepStart(state, buckets, scalers, self._trail.written)
         self._phase: Literal["between", "step", "updated", "saving"] = "between"
         self._steps_done = 0
         self._skipped: SkippedCalls | None = None  # of a replacement

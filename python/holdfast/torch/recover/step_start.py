@@ -23,7 +23,8 @@ from holdfast.torch.values import generators as random_generators
 class StepStart:
     """The beginning of a step. One object serves all steps."""
 
-    def __init__(self, state: TrainingState, buckets: BucketOrders, scalers: list[Any]) -> None:
+    def __init__(self, state: TrainingState, buckets: BucketOrders, scalers: list[Any],
+                 written: list[str]) -> None:
         self._models, self._optimizers = state.models, state.optimizers
         self._ddp_buckets = buckets
         self._flags: list[bool] = []  # sync_flags() of the DDP modules
@@ -31,7 +32,7 @@ class StepStart:
         self._own_generators = state.generators
         self._buffers = BufferCopies(state.models)
         self._options, self._objects = KeptOptions(state.optimizers), KeptObjects(state)
-        self._writes = EarlyWrites(state.parameters, speaks=state.rank == 0)
+        self._writes = EarlyWrites(state.parameters, written, speaks=state.rank == 0)
         state.on_forget.append(self._writes.forget)
         self._inputs = StepInputs()
         self._loader = state.loader

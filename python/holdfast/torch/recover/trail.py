@@ -48,6 +48,7 @@ class Trail:
         self.first_step = -1  # the last step that was done at the top of the loop
         self.before: list[Call] = []  # before the loop
         self.has_more_runs = False  # the last step had runs behind its first
+        self.written: list[str] = []  # tensors that runs write to before an update (EarlyWrites)
         self._is_known = True  # false if the calls were too many to keep
         self._has_top = False  # a run since the last step() was at the top
         self._has_looped = False  # some run was at the top
@@ -100,7 +101,7 @@ class Trail:
                 "calls": [] if is_top else pack_calls(self.calls),
                 "before": pack_calls(self.before), "is known": is_top or self._is_known,
                 "has top": self._has_top and not is_top, "updating": sorted(self._updating),
-                "has more runs": self.has_more_runs}
+                "has more runs": self.has_more_runs, "written": list(self.written)}
 
     def load(self, state: dict[str, Any], calls: list[Call]) -> None:
         """Takes over what another rank told; the calls may have other results."""
@@ -109,6 +110,7 @@ class Trail:
         self.before, self._has_looped = unpack_calls(state["before"]), True
         self._has_top, self._updating = state["has top"], set(state["updating"])
         self.has_more_runs = state["has more runs"]
+        self.written[:] = state["written"]
 
 
 class SkippedCalls:
