@@ -54,6 +54,8 @@ HOW = {
     "sets a rate": "a learning rate that the program sets behind ck.resume()",
     "spoils a weight": "the first replacement writes to a parameter behind ck.resume()",
     "by hand": "an update without an optimizer", "encoder": "a momentum encoder, written by .data",
+    "draws behind": "random numbers drawn behind ck.step()",
+    "other loader": "a DataLoader that the Checkpointer is not given",
     "in place": "the step writes to its batch, and takes things out of it",
     "reads": "the step reads a second batch itself",
     "accumulates": "gradients of one update in two ck.run(), which is refused",
@@ -333,6 +335,8 @@ class Numbers:
 
 
 tracker, counter = Numbers(), Numbers()
+more_samples = torch.utils.data.DataLoader(Samples())
+others = iter(more_samples)
 batches = None
 
 
@@ -381,6 +385,10 @@ def main():
             before_last_step()
             ck.step(step, loss=float.fromhex(made[0]))
             here("after step")
+            if "draws behind" in how:
+                torch.rand(1)
+            if "other loader" in how:
+                next(others)
             if "saves" in how and step % 3 == 2:
                 save(ck)
             if "validates" in how and step % 3 == 2:

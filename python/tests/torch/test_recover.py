@@ -109,6 +109,7 @@ def test_a_step_that_writes_to_parameters_itself_is_made_again(tmp_path, whole, 
 
 @pytest.mark.parametrize("how, point, words", [
     (["draws"], "after run", "generators: changes between the update and the end of its step"),
+    (["draws behind"], "after step", "generators: random numbers are drawn behind ck.step()"),
     (["tracks"], "end", "tracker: differs between ranks, and changes between the update"),
     (["critic"], "after critic", "ck.run(Training.critic_step): returned in the replacement what"),
 ])
@@ -116,6 +117,20 @@ def test_what_a_rank_did_not_live_to_tell_is_not_exact(tmp_path, how, point, wor
     ran = Ran("ddp", tmp_path / "run", 6, [f"1:3:{point}"], how)
     assert ran.code == 0, ran.said
     assert f"not exact: {words}" in ran.said, ran.said
+
+
+def test_random_numbers_that_the_loop_draws_behind_its_step_are_drawn_once(tmp_path, whole):
+    how = ["draws behind"]
+    kills = ["0:3:before", "1:5:forward", "2:7:gate"]
+    Ran("ddp", tmp_path / "run", 9, kills, how).check(whole("ddp", 9, how))
+
+
+def test_a_loader_that_was_not_given_is_named_before_a_rank_dies(tmp_path):
+    ran = Ran("ddp", tmp_path / "run", 7, ["1:5:forward"], ["other loader"])
+    assert ran.code == 0, ran.said
+    assert ran.said.count("expected data=more_samples") == 1, ran.said
+    assert ran.said.index("expected data=more_samples") < ran.said.index("died in step 5")
+    assert "not exact: more_samples: was not given as data=" in ran.said, ran.said
 
 
 def test_a_step_gets_its_batch_again_as_it_was(tmp_path, whole):

@@ -69,6 +69,7 @@ class Loader(abc.ABC):
     per_rank: bool
     kind = "holdfast.data.Loader"
     after_iter: Callable[[], None] | None = None
+    on_request: Callable[[], None] | None = None  # called when a batch is asked for
     handed_out = 0  # batches, over all iterations
     has_partners = False  # the training reads other loaders, too
     # Generators beside those of the process, which batches that are handed out again need as well.

@@ -11,7 +11,7 @@ import contextlib
 import gc
 import itertools
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -44,6 +44,7 @@ class Pass:
 
 class _Owner(Protocol):
     generators: Mapping[str, Any]
+    on_request: Callable[[], None] | None
 
     def check_turn(self, one: Pass) -> None: ...
 
@@ -73,6 +74,8 @@ class PassIterator:
 
     def _next(self, batches: Iterator[Any]) -> Any:
         self._owner.check_turn(self._pass)
+        if self._owner.on_request is not None:
+            self._owner.on_request()
         if self._again:
             batch, state = self._again.popleft()
             generators.restore(state, self._owner.generators)  # as if the batch had been read again

@@ -69,6 +69,13 @@ class KeptElements:
             self._kept = [(group, torch.cat([one for _, one in group]))
                           for group in turn.elements.values()]
 
+    def is_unchanged(self) -> bool:
+        """True if a look at main memory shows that the kept elements are there still; else False."""
+        turn = self._turns[self._steps % len(self._turns)]
+        return (not (turn.has_locals or turn.elements)
+                and turn.addresses == list(map(_address_of, turn.tensors))
+                and self._kept_on_host[1] == list(map(memoryview.tobytes, turn.windows)))
+
     def changed(self) -> list[str]:
         """Names of tensors that have another element now, or that were moved alone."""
         known = {place for group, _ in self._kept for place, _ in group}

@@ -76,7 +76,7 @@ class EarlyWrites:
     def changed(self) -> list[str]:
         """The tensors that were written to since keep()."""
         found = self._versions.changed(self._since)
-        if self._elements is not None:
+        if self._elements is not None and not self._elements.is_unchanged():
             found += [name for name in self._elements.changed() if name not in found]
         return found
 

@@ -17,6 +17,7 @@ from holdfast.torch.recover.crash_points import reach
 from holdfast.torch.recover.membership import Membership
 from holdfast.torch.recover.step_start import StepStart
 from holdfast.torch.recover.trail import Call, SkippedCalls
+from holdfast.torch.recover.unknown_loaders import UnknownLoaders, watch_loaders
 from holdfast.torch.state.ddp_buckets import BucketOrders
 from holdfast.torch.state.training_state import TrainingState
 
@@ -39,6 +40,11 @@ class GatedSteps:
         self._trail, self._records = membership.trail, membership.records
         self._loader, self._buckets = state.loader, buckets
         self._start = StepStart(state, buckets, scalers, self._trail.written)
+        speaks = state.rank == 0 and not self._link.is_replacement
+        self._unknown = UnknownLoaders(state, self._trail.unknown, speaks=speaks)
+        watch_loaders()
+        if self._loader is not None:
+            self._loader.tell_requests(self._on_request)
         self._phase: Literal["between", "step", "updated", "saving"] = "between"
         self._steps_done = 0
         self._skipped: SkippedCalls | None = None  # of a replacement
@@ -115,6 +121,7 @@ class GatedSteps:
         self._trail.stepped(step)
         self._steps_done += 1
         self._refresh()
+        self._unknown.after_step()
         return True
 
     def save(self, function: Callable[[], None]) -> None:
@@ -136,6 +143,9 @@ class GatedSteps:
     def close(self) -> None:
         """The training is over: takes back what it has put into other objects."""
         self._groups.on_call = _ignore
+        self._unknown.close()
+        if self._loader is not None:
+            self._loader.tell_requests(None)
         for scaler in self._scalers:
             vars(scaler).pop("update", None)
         self._membership.close()
@@ -164,15 +174,27 @@ class GatedSteps:
                 self._refresh()
         return result
 
-    def _refresh(self) -> None:
+    def _refresh(self, *, is_asked: bool = False) -> None:
         """Makes the record again, and sends it: the step may have changed more since the gate."""
         gate = self._membership.gate
         if gate is None or gate.committed == 0:
             return
-        made = self._records.make_at_end(self._trail.calls)
+        made = self._records.make_at_end(self._trail.calls, is_asked=is_asked)
         if not self._membership.is_broken:
             with contextlib.suppress(Error, TimeoutError):  # a rank was lost just now
                 gate.refresh(gate.committed, made)
+
+    def _on_request(self) -> None:
+        """The loop asks for a batch, with which a replacement begins: so the record is of this moment.
+
+        Behind ck.step(), the loop may have drawn random numbers.
+        """
+        is_top = self._phase == "between" and self._skipped is None and self._trail.is_between_steps
+        if not is_top or self._membership.is_broken:
+            return
+        self._trail.draws_behind |= self._records.has_drawn()
+        if self._trail.draws_behind:
+            self._refresh(is_asked=True)
 
     def before_update(self, args: Any, kwargs: Any) -> Any:
         """The hook before an update. Returns other arguments for it, or None."""

@@ -68,6 +68,10 @@ def receive(transport: _native.TcpTransport, state: TrainingState, buckets: Buck
     values, flat = unpack_record(kept["record"])
     twin = _twin(state, told)
     inexact = _find_inexact(told, kept)
+    inexact += [f"{name}: was not given as data=, so that a replacement reads other samples"
+                for name in twin["trail"]["unknown"]]
+    if kept["is at end"] and twin["trail"]["draws behind"] and not values["is asked"]:
+        inexact.append("generators: random numbers are drawn behind ck.step(), where the rank was lost")
     calls = _choose_calls(values, twin, told, inexact)
     found = _make_step(values, start_of(values) if not calls else values["top"], twin, kept, told,
                        transport.size, rank, state)

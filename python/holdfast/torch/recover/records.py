@@ -40,6 +40,10 @@ class Records:
         """Whether the loader gave batches since the newest record."""
         return bool(self.values) and self._state.peers.loader_state() != _loader_state(self.values)
 
+    def has_drawn(self) -> bool:
+        """Whether random numbers were drawn since the newest record."""
+        return bool(self.values) and self.values["generators"] != self._state.peers.generators()
+
     def make_at_gate(self, calls: list[Call], *, is_top: bool) -> "Made":
         """The record for the gate of an update; `is_top` if it is the first at a new batch."""
         top = self._at_top
@@ -47,9 +51,13 @@ class Records:
             calls, top = [], start_of(self.values) if self.values else None
         return self._make(calls, top, must_copy=True)
 
-    def make_at_end(self, calls: list[Call]) -> bytes:
-        """The record at the end of a step, or of a run that others follow."""
-        self._take(self._make(calls, self._at_top, must_copy=False))
+    def make_at_end(self, calls: list[Call], *, is_asked: bool = False) -> bytes:
+        """The record at the end of a step, or of a run that others follow.
+
+        `is_asked` if the loop has come to where it asks for the next batch.
+        """
+        made = self._make(calls, self._at_top, must_copy=False, is_asked=is_asked)
+        self._take(made)
         self.is_at_end = True
         return self.newest
 
@@ -82,9 +90,10 @@ class Records:
         gate = self.at_gate.get("things", {})
         return [key for key, tree in self.values["things"].items() if gate.get(key) != tree]
 
-    def _make(self, calls: list[Call], top: Any, *, must_copy: bool) -> "Made":
+    def _make(self, calls: list[Call], top: Any, *, must_copy: bool,
+              is_asked: bool = False) -> "Made":
         record = self._state.peers.record()
-        values = {**record.values, "top": top,
+        values = {**record.values, "top": top, "is asked": is_asked,
                   "calls": pack_calls(calls, on_cpu_only=True)}
         data = self._copy(record.tensors, must_copy)
         return Made(values, data, pack_record(values, data))

@@ -49,6 +49,8 @@ class Trail:
         self.before: list[Call] = []  # before the loop
         self.has_more_runs = False  # the last step had runs behind its first
         self.written: list[str] = []  # tensors that runs write to before an update (EarlyWrites)
+        self.unknown: list[str] = []  # loaders that were not given (UnknownLoaders)
+        self.draws_behind = False  # the loop was seen to draw random numbers behind step()
         self._is_known = True  # false if the calls were too many to keep
         self._has_top = False  # a run since the last step() was at the top
         self._has_looped = False  # some run was at the top
@@ -59,6 +61,11 @@ class Trail:
         if self.function == "":
             return True
         return not self._has_top and (has_moved or updates or self.function in self._updating)
+
+    @property
+    def is_between_steps(self) -> bool:
+        """True if no run since the last step() was at the top of the loop."""
+        return not self._has_top and bool(self.calls)
 
     def commit(self, *, is_top: bool, updates: bool) -> None:
         """Notes that the current run is committed, and whether it is at the top of the loop."""
@@ -101,7 +108,8 @@ class Trail:
                 "calls": [] if is_top else pack_calls(self.calls),
                 "before": pack_calls(self.before), "is known": is_top or self._is_known,
                 "has top": self._has_top and not is_top, "updating": sorted(self._updating),
-                "has more runs": self.has_more_runs, "written": list(self.written)}
+                "has more runs": self.has_more_runs, "written": list(self.written),
+                "unknown": list(self.unknown), "draws behind": self.draws_behind}
 
     def load(self, state: dict[str, Any], calls: list[Call]) -> None:
         """Takes over what another rank told; the calls may have other results."""
@@ -110,7 +118,8 @@ class Trail:
         self.before, self._has_looped = unpack_calls(state["before"]), True
         self._has_top, self._updating = state["has top"], set(state["updating"])
         self.has_more_runs = state["has more runs"]
-        self.written[:] = state["written"]
+        self.written[:], self.unknown[:] = state["written"], state["unknown"]
+        self.draws_behind = state["draws behind"]
 
 
 class SkippedCalls:

@@ -41,7 +41,7 @@ class PeerState:
             pieces += [(piece, self._capture.object_name(piece, True)) for piece in found
                        if piece.copies == "own" or self._objects.is_rank_own(one)]
         values["options"] = self._tensors.optimizers.options()
-        values["generators"] = random_generators.capture(self._generators)
+        values["generators"] = self.generators()
         values["data draws"] = self._data.draws
         values["tensors"] = [describe(piece, name) for piece, name in pieces]
         return Record(values, [piece.tensor for piece, _ in pieces])
@@ -63,6 +63,10 @@ class PeerState:
                 shared += [(piece, self._capture.object_name(piece, False))
                            for piece in one.capture()[1] if piece.copies != "own"]
         return shared
+
+    def generators(self) -> dict[str, Any]:
+        """The random generators as a record has them."""
+        return random_generators.capture(self._generators)
 
     def loader_state(self) -> Any:
         """The position of the loader as a record has it; None if there is no loader."""
