@@ -290,8 +290,10 @@ class Coordinator:
         self._restart(why, time.monotonic(), rank.step)
 
     def _end_hangs(self, most: float) -> None:
-        if self._wait_until is not None:
-            return  # the others wait for the ranks of a host that is not there
+        # The others wait for a rank whose death is not acted upon yet, or for the ranks of a host that
+        # is not there.
+        if self._lost or self._wait_until is not None:
+            return
         if self._recovery is not None and self._is_filling:
             if self._recovery.age() > most:
                 self._restart(f"generation {self._ranks.generation} was not complete after "
@@ -357,6 +359,7 @@ class Coordinator:
         if message["generation"] != self._ranks.generation or self._recovery is None:
             return
         rank.has_joined = rank.is_whole = rank.is_open = True
+        rank.forget_wait()
         self._recovery.note_filled(message)
         if all(other.has_joined for other in self._ranks.all):
             self._recovery.reach("filled")

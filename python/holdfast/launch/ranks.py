@@ -35,6 +35,11 @@ class Rank:
         # The newest report of another host may be about the process that this one has replaced.
         return waits if serial == self.serial else None
 
+    def forget_wait(self) -> None:
+        """The call that it has waited in was ended, because another rank was lost."""
+        if self.host is not None:
+            self.host.waits.pop(self.number, None)
+
     def tell(self, **message: Any) -> None:
         """Sends a message to its process."""
         if self.host is not None:

@@ -174,6 +174,9 @@ def test_a_rank_that_does_not_come_to_a_collective_call_is_replaced(tmp_path, wh
         assert Path(f"{job.run}.end.0").read_text() == whole
         assert re.search(r"rank 1 .* died in step 4: it is not in the collective call that rank 0 has "
                          "waited in for 2 s", said)
+        (recovered,) = job.events()["recovered"]
+        assert (recovered["rung"], recovered["steps_lost"]) == ("replica", 0), said
+        assert len(job.pids()) == 3  # rank 0 has kept its process
 
 
 @LONG

@@ -38,10 +38,11 @@ class Job:
     def says(self, rank, kind, **told):
         self._report(rank, "message", message={"say": kind, **told})
 
-    def dies(self, *ranks, code=-signal.SIGKILL, step=5):
+    def dies(self, *ranks, code=-signal.SIGKILL, step=5, settles=True):
         for rank in ranks:
             self._report(rank, "ended", code=code, why="", step=step, ago=0.0)
-        self.coordinator.settle()
+        if settles:
+            self.coordinator.settle()
 
     def all_commit(self):
         for rank in range(self.hosts.number):
@@ -54,6 +55,11 @@ class Job:
                                           "steps": {str(rank): step}})
         self.coordinator.tick()
         self.coordinator.settle()
+
+    def waits(self, rank, seconds):
+        """A rank reports how long it has waited in a collective call; None: it is in none."""
+        self.hosts.living[rank].hear({"say": "alive", "steps": {str(rank): 5}, "waits": {
+            str(rank): [self.started()[rank], seconds]}})
 
     def _report(self, rank, kind, **told):
         self.coordinator.report(self.hosts.living[rank], {
@@ -78,6 +84,23 @@ def test_a_hang_after_a_restart_is_found_and_ends_the_job_if_the_step_hangs_each
         assert job.coordinator.outcome() is None and len(job.commands("start")) == 2 + 2 * times
     job.hangs(step=3)
     assert job.coordinator.outcome() == 1 and len(job.commands("start")) == 8
+
+
+def test_a_rank_that_is_ended_for_its_absence_is_replaced_and_the_others_keep_their_processes():
+    job = Job(hang=2.0)
+    job.all_commit()
+    job.waits(0, 3.0)
+    job.waits(1, None)
+    job.coordinator.tick()
+    assert [one["rank"] for one in job.commands("kill")] == [1]
+    job.dies(1, settles=False)  # the launcher looks for hangs before it acts upon the death
+    job.coordinator.tick()
+    job.coordinator.settle()
+    assert job.started() == {0: 1, 1: 3} and not job.commands("close")
+    for rank in range(2):
+        job.says(rank, "joined", generation=1)
+    job.coordinator.tick()  # the wait that rank 0 has reported was ended by the death
+    assert len(job.commands("kill")) == 1 and job.started() == {0: 1, 1: 3}
 
 
 def test_a_wait_of_the_processes_before_a_restart_does_not_count():

@@ -41,7 +41,7 @@ class Link:
         self._on_lost, self._waits_since = on_lost, waits_since
         self.leave: dict[str, Any] | None = None  # all ranks are to save and end: the code, and why
         self.events = RunEvents()
-        self._stepped = 0  # when note_step() was called
+        self._stepped = 0  # when note_step() or join() was called
         self._has_told_start = False
         self._has_to_tell_commit = True  # the launcher has not heard of one in this generation
         self._decided: dict[str, Any] | None = None
@@ -81,6 +81,8 @@ class Link:
         """This process is part of that generation now."""
         self.generation = generation
         self._has_to_tell_commit = True
+        self._stepped = time.monotonic_ns()  # calls that wait in the groups before are given up
+        self._page[PAGE_WAITS_SINCE] = 0
         self.say("joined", generation=generation, **told)
 
     def say(self, kind: str, **message: Any) -> None:
