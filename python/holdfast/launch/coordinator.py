@@ -12,14 +12,13 @@ import time
 from typing import Any
 
 from holdfast import _native
+from holdfast.launch.ending import GAVE_UP, Ending
 from holdfast.launch.hosts import Host, Hosts
 from holdfast.launch.losses import Loss, Losses
 from holdfast.launch.options import Options
 from holdfast.launch.place import STOPPED
 from holdfast.launch.ranks import Rank, Ranks, waiting_too_long
 from holdfast.launch.recoveries import Recovery, say, words_of
-
-GAVE_UP = 1
 
 
 class Coordinator:
@@ -36,9 +35,8 @@ class Coordinator:
         self._recovery: Recovery | None = None
         self._losses = Losses()
         self._lost: list[tuple[Loss, float]] = []  # deaths, with their times, not acted upon yet
-        self._leaving: dict[str, Any] | None = None  # all save and leave: the code, and why
+        self._ending = Ending(self._ranks)
         self._wait_until: float | None = None  # when the wait for another host ends
-        self._stopping = False
         self._signalled: set[Host] = set()  # hosts whose launchers have got a signal
         self._code: int | None = None
 
@@ -53,10 +51,7 @@ class Coordinator:
         codes = self._ranks.codes()
         if self._code is not None or self._wait_until is not None or None in codes:
             return self._code
-        if self._leaving is not None:
-            return int(self._leaving["code"])
-        bad = [code for code in codes if code not in (0, None)]
-        return 0 if not bad else STOPPED if set(bad) == {STOPPED} else bad[0]
+        return self._ending.code()
 
     def signal(self, number: int, host: Host | None = None) -> None:
         """Passes on a signal to the launcher of a host, by default of this one; workers save and stop
@@ -67,7 +62,7 @@ class Coordinator:
         self._signalled.add(host)
         if not self._ranks.all or is_second:
             return self._end(STOPPED if number != signal.SIGINT else 128 + number)
-        self._stopping = True
+        self._ending.is_stopping = True
         if self._wait_until is not None:
             self._wait_until = 0.0  # it must save now
         passed = signal.SIGTERM if number == signal.SIGINT else number
@@ -91,7 +86,7 @@ class Coordinator:
 
     def close(self) -> None:
         """Called at the end of the job."""
-        if self._leaving is None:
+        if self._ending.leaving is None:
             self._supersede()
         self._all.do_all({"do": "close"})
 
@@ -126,7 +121,7 @@ class Coordinator:
 
     def _start_missing(self) -> None:
         """Starts the ranks that have no process, if their host is there."""
-        if self._lost or self._code is not None or (self._stopping and not self._is_filling):
+        if self._lost or self._code is not None or (self._ending.is_stopping and not self._is_filling):
             return
         self._all.fill_places(self.ranks_of)
         for rank in self._ranks.all:
@@ -134,7 +129,7 @@ class Coordinator:
             if rank.exit_code not in (None, 0, STOPPED) and host is not None:
                 self._start(rank, host)
         waits = any(rank.exit_code is not None for rank in self._ranks.all)
-        if waits and self._stopping:
+        if waits and self._ending.is_stopping:
             self._wait_until = 0.0  # the others must save now
         elif waits and self._wait_until is None:
             say(f"waits up to {self._options.wait:g} s for another host in place of "
@@ -146,22 +141,22 @@ class Coordinator:
     def _start(self, rank: Rank, host: Host) -> None:
         started = self._ranks.start(rank, host, job={
             "id": self._id, "address": self._options.address, "port": self._port})
-        if self._leaving is not None:
-            started.tell(say="leave", **self._leaving)
+        if self._ending.leaving is not None:
+            started.tell(say="leave", **self._ending.leaving)
 
     def _go_on_without_hosts(self) -> None:
         """No other host came in time."""
         names = ", ".join(f"host {number}" for number in self._all.missing)
         late = f"{names}: not there"
-        if not self._stopping:  # a stop signal ends the wait at once
+        if not self._ending.is_stopping:  # a stop signal ends the wait at once
             late += f" after {self._options.wait:g} s"
         if not self._ranks.all:
             say(f"{late}; expected a launcher there with --at {self._options.at_text}")
             return self._end(GAVE_UP)
-        if not self._ranks.has_begun or self._leaving is not None:
+        if not self._ranks.has_begun or self._ending.leaving is not None:
             say(f"{late}: the job ends, and continues from its newest checkpoint when it is "
                 "started again")
-            return self._end(STOPPED)
+            return self._end(self._ending.code_if_unsaved())
         if self._resize():
             return
         say(f"{late}: processes on the other hosts take the places of its ranks, all ranks save, "
@@ -201,19 +196,37 @@ class Coordinator:
 
     def _on_ended(self, rank: Rank, report: dict[str, Any]) -> None:
         code = rank.exit_code = report["code"]
-        leaving = self._leaving is not None
-        has_left = leaving and code == self._leaving["code"] and rank.is_whole and not rank.failed
-        if code in (0, STOPPED) or has_left:
+        leaving = self._ending.leaving is not None
+        has_left = leaving and code == self._ending.leaving["code"] and rank.is_whole and not rank.failed
+        if code in (0, STOPPED) and not has_left:
+            rank.left_at = report["step"], time.monotonic() - report["ago"]
+            return self._find_left()
+        if has_left:
             return
         loss = Loss(rank.number, report["step"], code, report["why"] or rank.failed.get("why", ""),
                     rank.failed.get("is_final", code > 0))
         say(f"rank {rank.number} (pid {rank.pid}) died {loss.where}: {words_of(code, loss.why)}")
         self._ranks.emit("rank_lost", rank=rank.number, pid=rank.pid, step=loss.step,
                          why=words_of(code, loss.why), generation=self._ranks.generation)
-        # Ranks that end one after the other after a stop signal are no reason to begin a recovery, but
-        # one that is under way needs all its ranks: without them, the others could not save.
-        if not self._stopping or leaving or self._is_filling:
+        if self._is_filling or self._ending.needs(code):
             self._lost.append((loss, time.monotonic() - report["ago"]))
+
+    def _find_left(self) -> None:
+        """Finds ranks that have ended as if all was well while another one waits for them."""
+        waiting = next((one for one in self._ranks.living() if one.is_cut_off), None)
+        for rank in self._ranks.all:
+            if waiting is None or self._ending.is_saved or not rank.has_left_early:
+                continue
+            code, (step, at) = rank.exit_code, rank.left_at
+            rank.left_at = None
+            loss = Loss(rank.number, step, STOPPED if code == STOPPED else GAVE_UP)
+            loss.left = f"rank {rank.number} (pid {rank.pid}) has left {loss.where} with exit code {code}"
+            say(f"{loss.left}, and rank {waiting.number} waits for it")
+            if waiting.is_open:
+                self._ranks.emit("rank_lost", rank=rank.number, pid=rank.pid, step=step,
+                                 why=f"exit code {code}", generation=self._ranks.generation)
+                rank.exit_code = GAVE_UP
+                self._lost.append((loss, at))
 
     # Deaths
 
@@ -226,19 +239,19 @@ class Coordinator:
     def _on_loss(self, lost: list[tuple[Loss, float]]) -> None:
         # A rank that ends with an error may have lost its connection to one that was killed.
         cause, began = min(lost, key=lambda one: (one[0].code > 0, one[1]))
-        if self._leaving is not None:
+        if self._ending.leaving is not None:
             say("not all ranks could save: the job ends, and continues from its newest checkpoint "
                 "when it is started again")
-            return self._end(self._leaving["code"])
-        if any(code in (0, STOPPED) for code in self._ranks.codes()):
+            return self._end(self._ending.code_of_leaving())
+        if any(one.exit_code in (0, STOPPED) and one.left_at for one in self._ranks.all):
             say("other ranks have ended already: the job ends")
             return self._end(cause.code)
         has_state = any(one.is_whole for one in self._ranks.living())
         can_recover = self._ranks.has_begun and has_state and not self._ranks.why_plain()
-        if why := self._losses.why_no_more(cause, self._ranks.has_begun):
+        if why := cause.left or self._losses.why_no_more(cause, self._ranks.has_begun):
             if not can_recover:
                 say(f"{why}: the job ends")
-                return self._end(cause.code)
+                return self._end(GAVE_UP if cause.left else cause.code)
             say(f"{why}: all ranks save what is done, and the job ends")
             self._leave(cause.code if cause.code > 0 else 128 - cause.code, why)
         if can_recover:
@@ -259,10 +272,10 @@ class Coordinator:
         self._start_missing()
 
     def _restart(self, why: str, began: float, step: int) -> None:
-        if self._stopping:
+        if self._ending.is_stopping:
             say(f"{why}: the job ends, as it was asked to, and continues from its newest checkpoint "
                 "when it is started again")
-            return self._end(STOPPED)
+            return self._end(self._ending.code_if_unsaved())
         say(f"all ranks start again from the newest checkpoint: {why}")
         self._supersede()
         self._all.do_all({"do": "close"})
@@ -274,9 +287,9 @@ class Coordinator:
 
     def _leave(self, code: int, why: str) -> None:
         """Has all ranks save the last step that is done, as soon as they are whole, and end."""
-        self._leaving = {"code": code, "why": why}
+        self._ending.leaving = {"code": code, "why": why}
         for rank in self._ranks.living():
-            rank.tell(say="leave", **self._leaving)
+            rank.tell(say="leave", **self._ending.leaving)
 
     def _end(self, code: int) -> None:
         self._code = (code if code >= 0 else 128 - code) or GAVE_UP
@@ -372,8 +385,20 @@ class Coordinator:
             return self._restart(why, time.monotonic(), rank.step)
         self._restart_unless_vain(rank, why)
 
+    def _said_cut_off(self, rank: Rank, message: dict[str, Any]) -> None:
+        rank.is_cut_off = message["generation"] == self._ranks.generation
+        self._find_left()
+
+    def _said_saved(self, rank: Rank, _: dict[str, Any]) -> None:
+        self._ending.is_saved = True
+        if self._is_filling:  # another rank died just then: nothing is left to do for a replacement
+            self._end(STOPPED if self._ending.leaving is None else self._ending.code_of_leaving())
+
+    def _said_closed(self, rank: Rank, _: dict[str, Any]) -> None:
+        rank.plain, rank.is_open, rank.is_closed = "the Checkpointer was closed", False, True
+
     def _said_plain(self, rank: Rank, message: dict[str, Any]) -> None:
-        rank.plain, rank.is_open = message["why"], message["is_open"]
+        rank.plain, rank.is_open, rank.is_closed = message["why"], message["is_open"], False
 
     def _said_failed(self, rank: Rank, message: dict[str, Any]) -> None:
         rank.failed = message

@@ -18,6 +18,7 @@ class Loss:
     code: int
     why: str = ""
     is_final: bool = False  # the program has failed in a way that a second try does not change
+    left: str = ""  # how it has left, if it ended as if all was well while others waited for it
 
     @property
     def is_unavailable(self) -> bool:

@@ -12,6 +12,11 @@
     failed     the exception that ends it
     plain      a lost rank cannot be replaced
                from now on, and why
+    cut_off    it has lost its connection to
+               another rank, and waits to hear why
+    saved      the last step is durable, and all
+               ranks end, as they were asked to
+    closed     its Checkpointer was closed
 
 Launchers of several hosts talk to each other in the same way, over TCP (hosts.py).
 """

@@ -18,11 +18,19 @@ class Rank:
     is_whole: bool = True  # it has its state: it began with the job, or was filled
     is_running: bool = False  # it has committed an update
     is_open: bool = False  # it can write events
+    is_closed: bool = False  # its Checkpointer was closed: its training is over
+    is_cut_off: bool = False  # it has lost its connection to another rank in this generation
     plain: str = ""  # why no rank can be replaced, if it has said so
     has_joined: bool = True
     status: tuple[int, int, int, bool] | None = None  # in the generation that is being made
     failed: dict[str, Any] = field(default_factory=dict)  # the exception that ends it
     exit_code: int | None = -1  # None as long as its process lives
+    left_at: tuple[int, float] | None = None  # the step and the time, if it ended with 0 or STOPPED
+
+    @property
+    def has_left_early(self) -> bool:
+        """True if its process has ended as if all was well, but not because its training was over."""
+        return self.left_at is not None and not self.is_closed
 
     @property
     def step(self) -> int:
@@ -135,7 +143,7 @@ class Ranks:
         self.generation += 1
         self.decided = {}
         for rank in self.all:
-            rank.status, rank.has_joined = None, False
+            rank.status, rank.has_joined, rank.is_cut_off = None, False, False
             if not rank.is_whole and rank.exit_code is None:
                 rank.exit_code = -1
 

@@ -4,7 +4,8 @@
 
 When a rank comes to a step, it does WHAT there, in the middle of the step and once for each process
 that began the job: `stop` (SIGSTOP), `kill` (SIGKILL), `sleep` (for ever), `fail` (ValueError, every
-time), `other` (a collective call that the others do not make). RUN.pids has the process ids of all
+time), `other` (a collective call that the others do not make), `preempt` (has the launcher stop the job,
+and dies before it has saved), `leave` and `leave143` (ends with that code, every time). RUN.pids has the process ids of all
 ranks, RUN.losses.R a line for each step of rank R, and RUN.end.R what it ends with. The environment
 variable HANDOVER names a folder in memory in which a job that stops leaves its state, and SLOW says how
 many seconds longer a replacement takes to start.
@@ -33,6 +34,8 @@ rank = int(os.environ["RANK"])
 def do(what):
     if what == "fail":
         raise ValueError("this batch is bad")
+    if what.startswith("leave"):
+        sys.exit(int(what.removeprefix("leave") or 0))
     mark = Path(f"{run}.did-{what}-{rank}-{step}")
     if mark.exists():
         return
@@ -43,6 +46,10 @@ def do(what):
         os.kill(os.getpid(), signal.SIGKILL)
     elif what == "sleep":
         time.sleep(1000)
+    elif what == "preempt":
+        os.kill(os.getppid(), signal.SIGTERM)
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGKILL)
     elif what == "other":
         dist.all_reduce(torch.zeros(3))
 

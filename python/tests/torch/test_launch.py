@@ -264,6 +264,30 @@ def test_a_job_that_is_asked_to_stop_while_a_replacement_starts_saves(tmp_path):
         assert (tmp_path / "run" / f"step-{last:08}").is_dir()
 
 
+def test_a_rank_that_dies_between_a_stop_signal_and_the_save_is_replaced_so_that_all_save(tmp_path):
+    with Launch(tmp_path / "run", 1000, ["1:4:preempt"], ranks=3, pace=0.02) as job:
+        code, said = job.end(60)
+        assert code == 143, said
+        assert re.search("rank 1 .* died in step 4: signal 9", said) and "Traceback" not in said, said
+        last = max(job.losses())
+        assert last >= 4 and f"stopped after step {last}, which is saved: signal 15" in said, said
+        assert (tmp_path / "run" / f"step-{last:08}").is_dir()
+
+
+@pytest.mark.parametrize("event, code", [("leave", 1), ("leave143", 143)])
+def test_a_rank_that_leaves_in_mid_training_is_named_and_all_save(tmp_path, whole, event, code):
+    with Launch(tmp_path / "run", 12, [f"1:4:{event}"]) as job:
+        ended, said = job.end(60)
+        assert ended == code, said
+        assert re.search(rf"rank 1 \(pid \d+\) has left in step 4 with exit code {code if code > 1 else 0}, "
+                         "and rank 0 waits for it", said), said
+        assert "stopped after step 3, which is saved" in said and "Traceback" not in said, said
+    with Launch(tmp_path / "run", 12) as job:
+        ended, said = job.end()
+        assert ended == 0, said
+        assert Path(f"{job.run}.end.0").read_text() == whole
+
+
 def test_a_start_of_all_ranks_with_what_was_left_in_memory_is_told_as_such(tmp_path, whole):
     memory = tmp_path / "memory"
     memory.mkdir()

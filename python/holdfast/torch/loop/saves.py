@@ -61,6 +61,8 @@ class Saves:
         # (watch/freeze_watch.py); None if nothing watches the tensors.
         self.vote_on: Callable[[set[str]], set[str]] | None = None
         self._damaged: set[str] = set()  # tensors that were damaged while a save copied them
+        # Called when the last save of a job that stops is durable, or its state stays in memory.
+        self.on_stopped: Callable[[], None] = _nothing
 
     def live_job(self) -> _native.Job:
         """The job; ValueError if the Checkpointer is closed."""
@@ -144,10 +146,12 @@ class Saves:
             if not self.is_attached:
                 self.attach()
             captured = self._state.capture(with_gradients=with_gradients)
-            return str(job.hand_over(
+            folder = str(job.hand_over(
                 step, captured.pieces, self._metrics_of(job, loss), self._state.parallel,
                 lambda: self._objects_of(captured), current_stream(),
                 self._capture_again(captured, with_gradients)))
+        self.on_stopped()
+        return folder
 
     def settle(self, timeout: float | None = None) -> None:
         """Returns when the copies of the newest save are complete and checked."""
@@ -210,6 +214,7 @@ class Saves:
             again = save_again()
             self.settle()
             self.live_job().wait_stopped(again)
+        self.on_stopped()
 
     def is_newest_good(self) -> bool:
         """True if there is a newest save and it has not failed."""
@@ -361,3 +366,6 @@ class Save:
         except UnavailableError:
             self._check_no_loss()
             raise
+
+
+def _nothing() -> None: ...

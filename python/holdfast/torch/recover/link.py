@@ -94,6 +94,8 @@ class Link:
 
     def hears_of_loss(self, patience: float = _PATIENCE) -> bool:
         """Waits for the launcher to say that a rank was lost. False if it says nothing."""
+        if self.is_current:
+            self.say("cut_off", generation=self.generation)
         with self._news:
             return self._news.wait_for(lambda: not self.is_current or self.is_closed, patience)
 

@@ -31,6 +31,7 @@ class Recovery:
         self._side, self._link, self._groups = side, side.link, side.groups
         self._membership = Membership(side, state, buckets)
         self._steps = GatedSteps(self._membership, state, buckets, scalers)
+        self._all_at_end = False  # all ranks have come to the end of the training
         self._is_plain = False  # the launcher was told that a lost rank cannot be replaced
         self._job: _native.Job | None = None
         self._saves: Saves | None = None
@@ -48,6 +49,7 @@ class Recovery:
         self._side.has_checkpointer = True
         self._membership.serve(saves, rejoin, leave)
         self._job, self._saves = saves.live_job(), saves
+        saves.on_stopped = lambda: self._link.say("saved")
         self._link.events.write_to(self._job)
 
     def resume(self, resume: Callable[[], tuple[int, bool]], take_over: Callable[[int], int]) -> int:
@@ -56,7 +58,9 @@ class Recovery:
         `resume` returns the next step, and whether the state came from the memory of the hosts.
         """
         if self._membership.is_replacement:
-            return take_over(self._steps.take_over())
+            start = take_over(self._steps.take_over())
+            self._membership.leave_at_start()
+            return start
         with self._groups.unrecorded():
             start, in_memory = resume()
         self._membership.trail.resumed(start - 1)
@@ -107,20 +111,23 @@ class Recovery:
         while not self._unless_lost(lambda: self._make_durable(save, timeout)):
             pass
         reach("ended")
-        self._side.is_closed = True
-        self._tell_plain("the Checkpointer was closed", is_open=False)
+        self._side.is_closed = self._is_plain = True
+        if self._all_at_end:
+            self._link.say("closed")
         if not self._unless_lost(lambda: closing.close(timeout)) or self._membership.is_broken:
             self._membership.ask_to_restart(UnavailableError(AFTER_CLOSE))
 
     def _make_durable(self, save: Callable[[], None], timeout: float | None) -> None:
         """Returns when all ranks are here, and their saves are durable or have failed."""
         self._steps.end()
+        self._membership.leave_if_told()
         self._link.note_commit()  # there is no other one
         save()
         reach("ending")
         assert self._saves is not None and self._job is not None
         self._saves.wait_until_done(timeout)
-        if not self._job.all_agree(True, _CLOSE_WAIT):
+        self._all_at_end = self._job.all_agree(True, _CLOSE_WAIT)
+        if not self._all_at_end:
             self._membership.check_not_broken()
 
     def _unless_lost(self, function: Callable[[], None]) -> bool:

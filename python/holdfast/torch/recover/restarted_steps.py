@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from holdfast import _native
+from holdfast.torch.loop.closing import Closing
 from holdfast.torch.recover.plain_steps import PlainSteps
 from holdfast.torch.recover.worker_side import WorkerSide, current
 
@@ -29,6 +30,7 @@ class RestartedSteps(PlainSteps):
     def serve(self, saves: Any, rejoin: Any, leave: Any) -> None:
         self._side.has_checkpointer = True
         self._job = saves.live_job()
+        saves.on_stopped = lambda: self._side.link.say("saved")
         self._side.link.events.write_to(self._job)
         self._side.link.say("plain", why=self._why, is_open=True)
 
@@ -43,6 +45,10 @@ class RestartedSteps(PlainSteps):
         self._side.link.note_step(step + 1)
         self._side.link.note_commit()
         return super().after_step(function, step, loss)
+
+    def at_end(self, save: Callable[[], None], closing: Closing, timeout: float | None) -> None:
+        super().at_end(save, closing, timeout)
+        self._side.link.say("closed")
 
     def close(self) -> None:
         self._side.link.events.stop(self._job)
