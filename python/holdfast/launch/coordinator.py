@@ -69,6 +69,12 @@ class Coordinator:
         self._all.do_all({"do": "signal", "number": int(passed),
                           "serials": self._ranks.serials_to_stop()})
 
+    def store_lost(self) -> None:
+        """The store of the job has died: without it, no replacement can meet the others."""
+        say("the store of the job has died, without which no lost rank can be replaced: all ranks save, "
+            "and the job ends; it continues when it is started again")
+        self.signal(signal.SIGTERM)
+
     def tick(self) -> None:
         """Called often."""
         if self._wait_until is not None and time.monotonic() > self._wait_until:

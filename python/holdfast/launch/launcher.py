@@ -30,6 +30,7 @@ def coordinate(options: Options, door: socket.socket | None) -> int:
         workers = Workers(options.program, options.is_module, loop, _reporter(hosts, coordinator))
         workers.beat = hosts.beat
         hosts.add_own(workers, options.ranks)
+        loop.watch(store.ended, lambda: (loop.close(store.ended), coordinator.store_lost()))
         coordinator.begin(hosts)
         while (code := coordinator.outcome()) is None:
             loop.turn()

@@ -22,6 +22,7 @@ class Place:
         return len(self.hosts)
 
 
+FAILED = 1  # the exit code of a worker after an exception, and of one that could not save
 STOPPED = 143  # the exit code of a worker that was asked to stop and has saved
 
 PAGE_BYTES = 64

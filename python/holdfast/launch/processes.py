@@ -31,6 +31,7 @@ from holdfast.launch.environment import environment
 from holdfast.launch.loop import Awake, Loop
 from holdfast.launch.messages import Reader, send
 from holdfast.launch.place import (
+    FAILED,
     PAGE_BEAT,
     PAGE_BYTES,
     PAGE_LOOKED,
@@ -149,7 +150,7 @@ class Workers:
 
     def _become(self, place: Place, variables: dict[str, str]) -> None:
         """What the forked process does; it does not return."""
-        code = worker.FAILED
+        code = FAILED
         try:
             os.environ.update(variables)
             code = worker.run(place, self._program, self._is_module)

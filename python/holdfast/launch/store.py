@@ -30,6 +30,7 @@ class StoreProcess:
         if len(data) < 4:
             raise OSError("launch: the store did not start; expected a free port")
         (self.port,) = struct.unpack("<I", data)
+        self.ended = os.pidfd_open(self._pid)  # becomes readable when the store has ended
 
     def close(self) -> None:
         """Ends the store."""

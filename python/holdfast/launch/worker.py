@@ -10,9 +10,7 @@ import threading
 import traceback
 from pathlib import Path
 
-from holdfast.launch.place import Place
-
-FAILED = 1  # the exit code after an exception
+from holdfast.launch.place import FAILED, Place
 
 
 def run(place: Place, program: list[str], is_module: bool) -> int:

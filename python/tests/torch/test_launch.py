@@ -288,6 +288,29 @@ def test_a_rank_that_leaves_in_mid_training_is_named_and_all_save(tmp_path, whol
         assert Path(f"{job.run}.end.0").read_text() == whole
 
 
+def test_ranks_whose_launcher_is_killed_while_a_replacement_starts_save_and_end(tmp_path):
+    with Launch(tmp_path / "run", 1000, ["1:4:kill"], ranks=3, pace=0.02, variables={"SLOW": "1"}) as job:
+        until(lambda: "rank 1 starts again" in job.said(), 60, job)
+        until(lambda: len(job.pids()) == 4, 60, job)
+        job.process.kill()
+        until(lambda: not any(map(_lives, job.pids())), 100, job)
+        last = max(job.losses())
+        assert last >= 4 and f"stopped after step {last}, which is saved: signal 15" in job.said()
+        assert (tmp_path / "run" / f"step-{last:08}").is_dir()
+
+
+def test_a_job_whose_store_dies_saves_and_ends(tmp_path):
+    with Launch(tmp_path / "run", 1000, pace=0.05) as job:
+        job.until_step(2)
+        children = Path(f"/proc/{job.process.pid}/task/{job.process.pid}/children").read_text()
+        (store,) = set(map(int, children.split())) - set(job.pids())
+        os.kill(store, signal.SIGKILL)
+        code, said = job.end(100)
+        assert code == 143, said
+        assert "the store of the job has died" in said, said
+        assert f"stopped after step {max(job.losses())}, which is saved" in said, said
+
+
 def test_a_start_of_all_ranks_with_what_was_left_in_memory_is_told_as_such(tmp_path, whole):
     memory = tmp_path / "memory"
     memory.mkdir()

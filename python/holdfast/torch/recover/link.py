@@ -1,27 +1,32 @@
 """The connection of a worker to its launcher, and what the launcher has said."""
 
+import logging
 import os
 import select
 import signal
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from holdfast import _native
+from holdfast.errors import UnavailableError
 from holdfast.launch.messages import Reader, send
 from holdfast.launch.place import (
+    FAILED,
     PAGE_BEAT,
     PAGE_LOOKED,
     PAGE_STEP,
     PAGE_WAITS_SINCE,
-    STOPPED,
     Place,
 )
+from holdfast.torch.recover import without_launcher
 from holdfast.torch.recover.run_events import RunEvents
 
 _LOOK = 500  # milliseconds between two looks at the calls that this process waits in
 _PATIENCE = 10.0  # seconds that a worker waits to hear why a collective call has failed
+
+_log = logging.getLogger("holdfast")
 
 
 class Link:
@@ -46,8 +51,10 @@ class Link:
         self._has_to_tell_commit = True  # the launcher has not heard of one in this generation
         self._decided: dict[str, Any] | None = None
         self._reported = -1
+        self._missing: list[int] = []  # the ranks without a process when a generation was announced
         self._news = threading.Condition()
-        self.is_closed = False
+        self._closed_at: float | None = None  # when the launcher was seen to be gone
+        self._has_stopped = False  # this process has got the signal that follows from that
         _native.start_heartbeat(place.page, PAGE_BEAT)
         threading.Thread(target=self._listen, name="holdfast-link", daemon=True).start()
 
@@ -55,6 +62,22 @@ class Link:
     def is_current(self) -> bool:
         """True as long as no rank was lost since this process became part of the job."""
         return self.announced == self.generation
+
+    @property
+    def is_closed(self) -> bool:
+        """True if the launcher is gone."""
+        return self._closed_at is not None
+
+    @property
+    def is_unfilled(self) -> bool:
+        """True in a replacement that does not have the state of the lost rank yet."""
+        return self.is_replacement and self.generation < 0
+
+    def is_stale(self, generation: int) -> bool:
+        """True if that generation will never be complete: another one has begun, or there was no
+        launcher for so long that a rank that has not come will not come any more."""
+        alone = 0.0 if self._closed_at is None else time.monotonic() - self._closed_at
+        return self.announced != generation or alone > without_launcher.PATIENCE
 
     def note_step(self, step: int) -> None:
         """Tells the launcher which step this rank is in, for its messages."""
@@ -84,6 +107,7 @@ class Link:
         self._stepped = time.monotonic_ns()  # calls that wait in the groups before are given up
         self._page[PAGE_WAITS_SINCE] = 0
         self.say("joined", generation=generation, **told)
+        self._stop_without_launcher()
 
     def say(self, kind: str, **message: Any) -> None:
         """Sends a message. If the launcher is gone, this process will end soon."""
@@ -106,22 +130,42 @@ class Link:
                 generation = self.announced
                 if self._decided is not None and self._decided["generation"] == generation:
                     return self._decided
-                if self._reported != generation and not (self.is_replacement
-                                                         and self.generation < 0):
+                if self.is_closed:
+                    break
+                if self._reported != generation and not self.is_unfilled:
                     self._reported = generation
                     self.say("at", generation=generation, **status())
-                self._wait()
+                self._news.wait(1.0)
+        return self._agree_alone(generation, status)
+
+    def _agree_alone(self, generation: int, status: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """As agree(), if the launcher was killed."""
+        prefix = f"{self.incarnation}.{generation}"
+        try:
+            if self.is_unfilled:
+                decided = without_launcher.read_decision(prefix)
+            elif self.is_current:  # nobody starts a replacement
+                raise UnavailableError("the launcher was killed, and a rank is lost")
+            else:
+                survivors = [one for one in range(self.world) if one not in self._missing]
+                floor = self._decided["target"] if self._decided is not None else 0
+                decided = without_launcher.decide(prefix, self.rank, survivors, status(), floor)
+        except Exception as error:
+            self.give_up(error)
+        self._decided = {"generation": generation, **decided}
+        return self._decided
+
+    def give_up(self, error: Exception) -> NoReturn:
+        """Ends this process, because there is no launcher that could have another one take part."""
+        _log.error("rank %d ends without a save: %s; expected the job to be started again", self.rank,
+                   error)
+        raise SystemExit(FAILED)
 
     def hears_of_newer(self, generation: int, patience: float = _PATIENCE) -> bool:
         """Waits for the launcher to begin a newer generation than that one. False if it does not."""
         with self._news:
             return self._news.wait_for(lambda: self.announced > generation or self.is_closed,
                                        patience)
-
-    def _wait(self) -> None:
-        if self.is_closed:
-            raise SystemExit(STOPPED)
-        self._news.wait(1.0)
 
     def _listen(self) -> None:
         reader, poll = Reader(self._connection), select.poll()
@@ -135,7 +179,15 @@ class Link:
             for message in messages:
                 self._hear(message)
         self._close()
-        os.kill(os.getpid(), signal.SIGTERM)  # the launcher is gone: save and stop
+        self._stop_without_launcher()
+
+    def _stop_without_launcher(self) -> None:
+        """Has this process save and stop, as soon as it can save, if the launcher is gone."""
+        with self._news:
+            if not self.is_closed or self.is_unfilled or self._has_stopped:
+                return
+            self._has_stopped = True
+        os.kill(os.getpid(), signal.SIGTERM)
 
     def _look(self) -> None:
         """Tells the launcher whether this process waits in a collective call."""
@@ -150,7 +202,7 @@ class Link:
             return self.events.put(**message)
         with self._news:
             if kind == "lost":
-                self.announced = message["generation"]
+                self.announced, self._missing = message["generation"], message["ranks"]
             elif kind == "decided":
                 self._decided = message
             elif kind == "leave":
@@ -161,5 +213,5 @@ class Link:
 
     def _close(self) -> None:
         with self._news:
-            self.is_closed = True
+            self._closed_at = self._closed_at or time.monotonic()
             self._news.notify_all()

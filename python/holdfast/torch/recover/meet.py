@@ -29,7 +29,7 @@ def meet(link: Link, generation: int) -> TcpTransport:
     store.set(f"address/{link.rank}", transport.address)
     keys = [f"address/{rank}" for rank in range(link.world)]
     while not store.check(keys):
-        if link.announced != generation:
+        if link.is_stale(generation):
             raise UnavailableError("a rank was lost while ranks met again")
         time.sleep(_LOOK)
     transport.connect([store.get(key).decode() for key in keys], _CONNECT)

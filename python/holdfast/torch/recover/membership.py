@@ -48,7 +48,7 @@ class Membership:
     @property
     def is_replacement(self) -> bool:
         """True until the state of the lost rank is here."""
-        return self.link.is_replacement and self.link.generation < 0
+        return self.link.is_unfilled
 
     @property
     def is_broken(self) -> bool:
@@ -133,6 +133,8 @@ class Membership:
             try:
                 self._rejoin(decided)
             except Exception as error:
+                if self.link.is_closed:
+                    self.link.give_up(error)
                 if not self.link.hears_of_newer(decided["generation"]):
                     self.ask_to_restart(error)
 
@@ -159,7 +161,7 @@ class Membership:
         generation = decided["generation"]
         self._must_agree, self._is_new = True, mode == "replay"
         self.groups.replace(f"{self.link.incarnation}.{generation}",
-                            lambda: self.link.announced != generation, mode)
+                            lambda: self.link.is_stale(generation), mode)
         self.gate.begin(generation, decided["target"], self.records.newest)
         reach("joined")
         self.link.join(generation, **told)

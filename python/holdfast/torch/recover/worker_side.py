@@ -6,7 +6,7 @@ import weakref
 from typing import Any
 
 from holdfast.errors import Interrupted, UnavailableError
-from holdfast.launch.place import STOPPED, Place
+from holdfast.launch.place import FAILED, Place
 from holdfast.torch.recover import ddp_start, pipelines
 from holdfast.torch.recover.group import Groups, install
 from holdfast.torch.recover.link import Link
@@ -90,7 +90,7 @@ def tell_why(error: BaseException) -> None:
     if isinstance(error, Interrupted):
         link.say("restart", why=str(error))
         return
-    if link.is_replacement and link.generation < 0 and link.hears_of_newer(link.born, 2 * _TICK):
+    if link.is_unfilled and link.hears_of_newer(link.born, 2 * _TICK):
         wait_for_end()  # another rank died, and another process takes this one's place
     link.say("failed", why=_in_a_line(error), is_final=not isinstance(error, _MAY_PASS))
 
@@ -105,4 +105,4 @@ def wait_for_end() -> None:
     """Waits until the launcher ends this process; ends it if the launcher is gone."""
     while _side is None or not _side.link.is_closed:
         time.sleep(_TICK)
-    os._exit(STOPPED)
+    os._exit(FAILED)
