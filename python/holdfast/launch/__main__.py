@@ -6,6 +6,7 @@ import sys
 from holdfast.launch.door import Refused, open_door
 from holdfast.launch.environment import share_cores
 from holdfast.launch.options import parse
+from holdfast.launch.orphans import Register
 
 REFUSED = 1
 
@@ -24,6 +25,7 @@ def main() -> int:
 def _run() -> int:
     options = parse(sys.argv[1:])
     door = open_door(options)
+    Register(options).end_orphans()
     os.environ.setdefault("PYTHONUNBUFFERED", "1")
     share_cores(options.ranks * options.hosts)
     # Imported here, once, so that no worker and no replacement has to.

@@ -13,6 +13,7 @@ from holdfast.launch.hosts import proof, token
 from holdfast.launch.loop import Awake, Loop
 from holdfast.launch.messages import Reader, Sender, send
 from holdfast.launch.options import Options
+from holdfast.launch.orphans import Register
 from holdfast.launch.place import STOPPED
 from holdfast.launch.processes import SILENCE, Workers
 from holdfast.launch.recoveries import say
@@ -24,14 +25,14 @@ _TO_END = 10.0  # the same if its host is gone, with ranks that a save needs
 class Follower:
     """Carries out what the launcher of host 0 decides."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, register: Register) -> None:
         self._token = token(options.at_text)
         self._early: list[dict[str, Any]] = []  # commands that came together with the welcome
         self._connection, self._reader = self._connect(options)
         self._sender = Sender(self._connection)
         self._loop = Loop(self._on_signal)
         self._workers = Workers(options.program, options.is_module, self._loop, self._report)
-        self._workers.beat = self._beat
+        self._workers.beat, self._workers.register = self._beat, register.note
         self._sent_logs: set[tuple[int, int]] = set()  # by rank and serial number
         self._heard = time.monotonic()
         self._awake = Awake()

@@ -8,6 +8,7 @@ from holdfast.launch.follower import Follower
 from holdfast.launch.hosts import Hosts
 from holdfast.launch.loop import Loop
 from holdfast.launch.options import Options
+from holdfast.launch.orphans import Register
 from holdfast.launch.processes import Workers
 from holdfast.launch.store import StoreProcess
 
@@ -17,10 +18,16 @@ def launch(options: Options, door: socket.socket | None) -> int:
 
     `door` is where other launchers connect to this one.
     """
-    return coordinate(options, door) if options.host == 0 else Follower(options).run()
+    register = Register(options)
+    if options.host == 0:
+        code = coordinate(options, door, register)
+    else:
+        code = Follower(options, register).run()
+    register.close()
+    return code
 
 
-def coordinate(options: Options, door: socket.socket | None) -> int:
+def coordinate(options: Options, door: socket.socket | None, register: Register) -> int:
     """The launcher of host 0, which decides for all."""
     store = StoreProcess(door)
     coordinator = Coordinator(options, store.port)
@@ -28,7 +35,7 @@ def coordinate(options: Options, door: socket.socket | None) -> int:
     try:
         hosts = Hosts(options.hosts, options.at_text, door, loop, coordinator)
         workers = Workers(options.program, options.is_module, loop, _reporter(hosts, coordinator))
-        workers.beat = hosts.beat
+        workers.beat, workers.register = hosts.beat, register.note
         hosts.add_own(workers, options.ranks)
         loop.watch(store.ended, lambda: (loop.close(store.ended), coordinator.store_lost()))
         coordinator.begin(hosts)

@@ -74,6 +74,7 @@ class Workers:
         self._processes: dict[int, Process] = {}  # those that live, by rank
         self._logs: dict[int, int] = {}  # start-up logs, by rank
         self._pages: dict[int, memoryview] = {}
+        self.register: Callable[[list[int]], None] = lambda _: None  # called with the ids of all
         self.beat: Callable[[], None] = lambda: None  # called while the end of a process takes long
         self._awake = Awake()
 
@@ -159,6 +160,7 @@ class Workers:
 
     def _add(self, process: Process) -> None:
         self._processes[process.rank] = process
+        self.register([one.pid for one in self._processes.values()])
         self._loop.watch(process.ended, lambda: self._bury(process))
         self._loop.watch(process.connection, lambda: self._hear(process))
         self._report({"say": "born", "rank": process.rank, "serial": process.serial,
