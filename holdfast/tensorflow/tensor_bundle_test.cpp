@@ -69,7 +69,7 @@ void expect_strings(const Contents& contents, const Json& expected) {
 TEST(TensorBundleTest, CheckpointsOfTensorFlowAreReadAsTheyWereSaved) {
   const auto env = make_posix_env();
   const Json expected = read_expected(*env, kFixtures)["checkpoints"];
-  EXPECT_EQ(expected.size(), 6U);
+  EXPECT_EQ(expected.size(), 7U);
   for (const auto& [prefix, of] : expected.items()) {
     SCOPED_TRACE(prefix);
     const auto contents = open_tensor_bundle(*env, kFixtures / prefix);
@@ -84,7 +84,8 @@ TEST(TensorBundleTest, WrittenAgainItIsTheSame) {
   const auto env = make_posix_env();
   MemoryEnv disk;
   for (const char* prefix :
-       {"dtypes", "strings", "two_shards", "partitioned", "variables", "big_endian"}) {
+       {"dtypes", "strings", "two_shards", "partitioned", "variables", "big_endian",
+        "keras3"}) {
     const auto contents = open_tensor_bundle(*env, kFixtures / prefix);
     ASSERT_OK(contents);
     ASSERT_OK(write_tensor_bundle(disk, prefix, *contents));
