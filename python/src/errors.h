@@ -45,28 +45,41 @@ inline void unwrap(Result<void> result) {
   if (!result.ok()) throw Raised(std::move(result).error());
 }
 
-// Raises the class `name` of holdfast.errors. That Python module is imported only here,
-// so that the native module can be imported without it.
-inline void set_own_error(const char* name, const char* message) {
-  PyErr_SetString(nb::module_::import_("holdfast.errors").attr(name).ptr(), message);
+// A message as a str. Messages quote names and bytes of files, which need not be UTF-8:
+// such bytes are written as \xff.
+inline nb::object text_of_message(const std::string& message) {
+  PyObject* const text = PyUnicode_DecodeUTF8(
+      message.data(), static_cast<Py_ssize_t>(message.size()), "backslashreplace");
+  if (text == nullptr) nb::raise_python_error();
+  return nb::steal(text);
+}
+
+// The class `name` of holdfast.errors. That Python module is imported only here, so that
+// the native module can be imported without it.
+inline nb::object own_error(const char* name) {
+  return nb::module_::import_("holdfast.errors").attr(name);
+}
+
+inline nb::object class_of_error(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::kInvalid: return nb::borrow(PyExc_ValueError);
+    case ErrorCode::kDenied: return nb::borrow(PyExc_PermissionError);
+    case ErrorCode::kTimeout: return nb::borrow(PyExc_TimeoutError);
+    case ErrorCode::kUnsupported: return nb::borrow(PyExc_NotImplementedError);
+    case ErrorCode::kNotFound: return own_error("NotFoundError");
+    case ErrorCode::kCorrupt: return own_error("CorruptError");
+    case ErrorCode::kConflict: return own_error("ConflictError");
+    case ErrorCode::kUnavailable: return own_error("UnavailableError");
+    case ErrorCode::kIo:
+    case ErrorCode::kNoSpace: break;
+  }
+  return nb::borrow(PyExc_OSError);
 }
 
 inline void set_python_error(const Error& error) {
-  const char* message = error.message().c_str();
-  switch (error.code()) {
-    case ErrorCode::kInvalid: return PyErr_SetString(PyExc_ValueError, message);
-    case ErrorCode::kDenied: return PyErr_SetString(PyExc_PermissionError, message);
-    case ErrorCode::kIo: return PyErr_SetString(PyExc_OSError, message);
-    case ErrorCode::kTimeout: return PyErr_SetString(PyExc_TimeoutError, message);
-    case ErrorCode::kUnsupported:
-      return PyErr_SetString(PyExc_NotImplementedError, message);
-    case ErrorCode::kNoSpace:
-      return PyErr_SetObject(PyExc_OSError, nb::make_tuple(ENOSPC, message).ptr());
-    case ErrorCode::kNotFound: return set_own_error("NotFoundError", message);
-    case ErrorCode::kCorrupt: return set_own_error("CorruptError", message);
-    case ErrorCode::kConflict: return set_own_error("ConflictError", message);
-    case ErrorCode::kUnavailable: return set_own_error("UnavailableError", message);
-  }
+  nb::object value = text_of_message(error.message());
+  if (error.code() == ErrorCode::kNoSpace) value = nb::make_tuple(ENOSPC, value);
+  PyErr_SetObject(class_of_error(error.code()).ptr(), value.ptr());
 }
 
 inline void register_errors() {
