@@ -126,9 +126,12 @@ Bytes zip::end_records(const Ends& ends) {
                                    ? static_cast<uint64_t>(ends.entries)
                                    : uint64_t{kIn64Short};
   Header header;
-  header.u32(kEnd64Mark).u64(kEnd64Bytes - 12).u16(45).u16(45).u32(0).u32(0);
-  header.u64(ends.entries).u64(ends.entries).u64(ends.size).u64(ends.offset);
-  header.u32(kLocator64Mark).u32(0).u64(ends.offset + ends.size).u32(1);
+  // NumPy knows an archive without records by its first bytes, which must be kEndMark.
+  if (ends.entries > 0) {
+    header.u32(kEnd64Mark).u64(kEnd64Bytes - 12).u16(45).u16(45).u32(0).u32(0);
+    header.u64(ends.entries).u64(ends.entries).u64(ends.size).u64(ends.offset);
+    header.u32(kLocator64Mark).u32(0).u64(ends.offset + ends.size).u32(1);
+  }
   header.u32(kEndMark).u16(0).u16(0).u16(count_field).u16(count_field);
   header.u32(field_of(ends.size)).u32(field_of(ends.offset)).u16(0);
   return header.bytes();

@@ -67,3 +67,19 @@ def test_object_arrays_are_refused_by_name(tmp_path):
     np.savez(tmp_path / "a.npz", w=np.ones(2), bad=np.array([{}], dtype=object))
     with pytest.raises(NotImplementedError, match=r"bad\.npy: is an array of Python objects"):
         holdfast.open(tmp_path / "a.npz")
+
+
+def test_a_message_may_quote_bytes_that_are_no_utf8(tmp_path):
+    path = tmp_path / "model.npz"
+    np.savez(path, w=np.ones(3))
+    path.write_bytes(path.read_bytes().replace(b"'descr': '<f8'", b"'descr': '<\xff8'"))
+    with pytest.raises((holdfast.CorruptError, NotImplementedError), match=r"<\\xff8"):
+        holdfast.open(path)
+
+
+def test_an_archive_without_arrays_is_loaded_by_numpy(tmp_path):
+    with zipfile.ZipFile(tmp_path / "none.npz", "w"):
+        pass
+    holdfast.convert(tmp_path / "none.npz", tmp_path / "again.npz")
+    assert list(np.load(tmp_path / "again.npz")) == []
+    assert not holdfast.load(tmp_path / "again.npz")
