@@ -26,7 +26,8 @@ Flips bits that the seed chooses: the same seed, trial and selection give the sa
 on every machine and in every format. FROM is a file or folder of a known format, a
 step, or a run. Without --in-place a copy is altered. The copy of a step is a run
 directory with this one step. A step of a run that a live process writes, and a file
-with several hard links, are not altered in place.
+with several hard links, are not altered in place. While a file is altered in place,
+its lock keeps other commands of holdfast from altering, mending or converting it.
 
 Without --tensors, --roles and --layers all tensors are chosen. `holdfast show --roles`
 prints the role and the layer of each tensor, and which roles are only guessed from names;
@@ -139,6 +140,8 @@ Result<ExitCode> inject(const Context& context, const InjectArguments& a) {
   }
   const Found found = HOLDFAST_TRY(find_any(env, a.from));
   tell_skipped(context, found);
+  FileLocks locks;
+  if (a.in_place && !a.dry_run) HOLDFAST_TRY(lock_found(env, found, locks));
   const FlipPlan plan = HOLDFAST_TRY(choose_plan(env, a, found));
   const std::string text = encode_flip_plan(plan);
   if (a.dry_run && a.flips.checksums.empty()) {
@@ -151,7 +154,7 @@ Result<ExitCode> inject(const Context& context, const InjectArguments& a) {
     HOLDFAST_TRY(env.replace_file(a.save_plan, bytes_of(text + "\n")));
   }
   if (!a.dry_run && a.in_place) {
-    HOLDFAST_TRY(alter_in_place(env, found, plan, fixing));
+    HOLDFAST_TRY(alter_in_place(env, found, plan, fixing, {}, locks));
   } else if (!a.dry_run) {
     const Result<void> made = alter_copy(env, found, plan, fixing, a.to);
     if (!made.ok() && !a.save_plan.empty()) (void)env.remove_file(a.save_plan);

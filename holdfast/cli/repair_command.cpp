@@ -6,8 +6,10 @@
 
 #include "holdfast/cli/command.h"
 #include "holdfast/cli/json_print.h"
+#include "holdfast/cli/progress.h"
 #include "holdfast/cli/text.h"
 #include "holdfast/contents/patch.h"
+#include "holdfast/corruption/alter.h"
 #include "holdfast/corruption/repair.h"
 #include "holdfast/formats/format.h"
 #include "holdfast/store/location.h"
@@ -38,11 +40,16 @@ always undone first, in place.)";
 struct RepairArguments {
   std::string path, to, from;
   std::vector<std::string> tiers;
+  int64_t search = 30;
   bool in_place = false, dry_run = false, json = false;
 };
 
 // A step is mended by replacing its files, so it needs no other name.
 Result<void> check_call(const RepairArguments& a, bool step) {
+  constexpr int64_t kLongest = 1'000'000;
+  if (a.search < 0 || a.search > kLongest) {
+    return invalid("--search {}: expected 0 to {} seconds", a.search, kLongest);
+  }
   const bool both = a.in_place && !a.to.empty();
   if (a.dry_run || a.in_place != !a.to.empty() || (step && !both)) return {};
   if (a.in_place) {
@@ -57,8 +64,8 @@ std::optional<std::string> read_variable(const std::string& name) {
 }
 
 // Undoes what an interrupted patch has left. Returns whether there was something.
-Result<bool> undo_patches(Env& env, const std::string& path) {
-  const Result<bool> undone = repair_file(env, path);
+Result<bool> undo_patches(Env& env, const std::string& path, FileLocks& locks) {
+  const Result<bool> undone = repair_file(env, path, locks);
   if (undone.ok() || !is_missing(undone.error())) return undone;
   return false;  // RUN@STEP
 }
@@ -132,6 +139,7 @@ void print_report(const Context& context, const RepairArguments& a, const Found&
 
 RepairSources sources_of(Env& env, const RepairArguments& a, const Found& found) {
   RepairSources sources{.tiers = a.tiers, .variables = read_variable};
+  sources.search_time = std::chrono::seconds(a.search);
   if (sources.tiers.empty()) sources.tiers = recorded_tiers(env, found);
   if (!a.from.empty()) sources.from = a.from;
   return sources;
@@ -142,18 +150,23 @@ Result<ExitCode> repair_path(const Context& context, const RepairArguments& a) {
   if (!a.to.empty()) HOLDFAST_TRY(check_place(a.to));
   bool undone = false;
   HOLDFAST_TRY(check_call(a, true));
-  if (!a.dry_run) undone = HOLDFAST_TRY(undo_patches(env, a.path));
+  FileLocks locks;
+  if (!a.dry_run) undone = HOLDFAST_TRY(undo_patches(env, a.path, locks));
   const Found found = HOLDFAST_TRY(find_to_repair(env, a.path));
   tell_skipped(context, found);
   HOLDFAST_TRY(check_call(a, found.step()));
   if (found.step() && !a.dry_run) {
-    undone = HOLDFAST_TRY(repair_patch(env, found.path / "")) || undone;
+    undone = HOLDFAST_TRY(repair_patch(env, found.path / "", locks)) || undone;
   }
-  RepairReport report =
-      HOLDFAST_TRY(plan_repair(env, found, sources_of(env, a, found)));
+  if (!a.dry_run) HOLDFAST_TRY(lock_found(env, found, locks));
+  ProgressBar bar(context, "bits tried", ProgressUnit::kTrials);
+  RepairSources sources = sources_of(env, a, found);
+  sources.progress = bar.callback();
+  RepairReport report = HOLDFAST_TRY(plan_repair(env, found, sources));
+  bar.clear();
   if (!a.dry_run && report.lost.empty() && report.changes()) {
     const std::vector<Mended> more =
-        HOLDFAST_TRY(a.to.empty() ? repair_in_place(env, found, report)
+        HOLDFAST_TRY(a.to.empty() ? repair_in_place(env, found, report, locks)
                                   : repair_copy(env, found, report, a.to));
     report.mended.insert(report.mended.end(), more.begin(), more.end());
   }
@@ -180,6 +193,8 @@ Verb repair_verb() {
                        &a.tiers},
                       {"--from", "Another checkpoint that has some of the same tensors",
                        &a.from},
+                      {"--search",
+                       "Seconds to look for a flipped bit in a header (30)", &a.search},
                       {"--dry-run", "Only say what would be mended", &a.dry_run},
                       {"--json", "Print the result as JSON, for programs", &a.json}},
           .run = [arguments](const Context& c) { return repair_path(c, *arguments); }};

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 
 #include "holdfast/base/checked.h"
 #include "holdfast/contents/patch_journal_internal.h"
@@ -194,10 +195,19 @@ Result<void> for_all(const std::vector<Target>& targets,
   return {};
 }
 
-// Makes the journal durable. On failure no file was changed, and the journal is removed
-// if that is possible; it does no harm.
-Result<void> write_journal(Env& env, const Patch& patch, const Path& journal) {
+// Locks a file under the first name of a journal, which it creates if it is not there.
+// The lock stays when the journal gets its name.
+Result<void> lock_unfinished(Env& env, const Path& unfinished, FileLocks& locks) {
+  HOLDFAST_TRY(env.open(unfinished, {.mode = OpenMode::kAppend}));
+  return locks.add(env, unfinished);
+}
+
+// Makes the journal durable and locks it. On failure no file was changed, and the journal
+// is removed if that is possible; it does no harm.
+Result<void> write_journal(Env& env, const Patch& patch, const Path& journal,
+                           FileLocks& locks) {
   const Path unfinished = unfinished_of(journal);
+  HOLDFAST_TRY(lock_unfinished(env, unfinished, locks));
   Result<void> done = env.write_file(unfinished, encode_journal(patch));
   if (done.ok()) {
     done = env.rename_new(unfinished, journal);
@@ -240,15 +250,20 @@ Result<void> carry_out(Env& env, const std::vector<Target>& targets,
   return env.sync_names(folder_of(journal));
 }
 
-// Undoes the patch of a journal. Returns whether there was one.
-Result<bool> repair_from(Env& env, const Path& journal) {
-  const Result<Bytes> bytes = env.read_file(journal);
+// The bytes of a journal; nullopt if there is none.
+Result<std::optional<Bytes>> read_journal(Env& env, const Path& journal) {
+  Result<Bytes> bytes = env.read_file(journal);
   // kInvalid: the journal would be in a folder that is a file.
   const bool none = !bytes.ok() && (bytes.error().code() == ErrorCode::kInvalid ||
                                     bytes.error().code() == ErrorCode::kNotFound);
-  if (none) return false;
+  if (none) return std::optional<Bytes>();
   if (!bytes.ok()) return bytes.error();
-  const Patch patch = HOLDFAST_TRY(decode_journal(*bytes, journal));
+  return std::optional(*std::move(bytes));
+}
+
+// Checks the patch of a journal and locks its files.
+Result<void> lock_journaled(Env& env, const Patch& patch, const Path& journal,
+                            FileLocks& locks) {
   for (const FilePatch& file : patch.files) {
     const Result<void> checked = check_file(file);
     if (!checked.ok()) {
@@ -258,8 +273,34 @@ Result<bool> repair_from(Env& env, const Path& journal) {
   for (const FilePatch& file : patch.files) {
     // A missing file is named by open_targets().
     const Result<FileInfo> info = env.info(file.file);
-    if (info.ok()) HOLDFAST_TRY(check_no_link(*info, file.file));
+    if (!info.ok()) continue;
+    HOLDFAST_TRY(check_no_link(*info, file.file));
+    HOLDFAST_TRY(locks.add(env, file.file));
   }
+  return {};
+}
+
+// Removes a journal that a crash left under its first name. Usually there is none. The
+// lock tells it from one that is being written.
+void remove_unfinished(Env& env, const Path& journal) {
+  const Path unfinished = unfinished_of(journal);
+  FileLocks locks;
+  if (!env.info(unfinished).ok() || !locks.add(env, unfinished).ok()) return;
+  (void)env.remove_file(unfinished);
+}
+
+// Undoes the patch of a journal. Returns whether there was one.
+Result<bool> repair_from(Env& env, const Path& journal, FileLocks& locks) {
+  const std::optional<Bytes> bytes = HOLDFAST_TRY(read_journal(env, journal));
+  if (!bytes) return false;
+  FileLocks own;  // of the journal, which is removed in the end
+  const Result<void> locked = own.add(env, journal);
+  if (!locked.ok() && is_missing(locked.error())) return false;
+  HOLDFAST_TRY(locked);
+  const Patch patch = HOLDFAST_TRY(decode_journal(*bytes, journal));
+  HOLDFAST_TRY(lock_journaled(env, patch, journal, locks));
+  // Whoever had the locks before may have ended its patch and removed the journal.
+  if (HOLDFAST_TRY(read_journal(env, journal)) != bytes) return false;
   const std::vector<Target> targets =
       HOLDFAST_TRY(open_targets(env, patch).within(journal.native()));
   for (const Target& target : targets) HOLDFAST_TRY(target.check_between(journal));
@@ -303,24 +344,38 @@ Path journal_of(const Path& path) {
 }
 
 Result<void> apply_patch(Env& env, const Patch& patch) {
+  FileLocks locks;
+  return apply_patch(env, patch, locks);
+}
+
+Result<void> apply_patch(Env& env, const Patch& patch, FileLocks& locks) {
   HOLDFAST_TRY(check_patch(patch));
-  HOLDFAST_TRY(repair_patch(env, patch.path));
-  if (patch.files.empty()) return {};
   for (const FilePatch& file : patch.files) {
     HOLDFAST_TRY(check_one_name(env, file.file));
+    HOLDFAST_TRY(locks.add(env, file.file));
   }
+  HOLDFAST_TRY(repair_patch(env, patch.path, locks));
+  if (patch.files.empty()) return {};
   const std::vector<Target> targets = HOLDFAST_TRY(open_targets(env, patch));
   HOLDFAST_TRY(for_all(targets, &Target::check_before));
   const Path journal = journal_of(patch.path);
-  HOLDFAST_TRY(write_journal(env, patch, journal));
+  FileLocks own;  // of the journal, which is removed in the end
+  HOLDFAST_TRY(write_journal(env, patch, journal, own));
   return carry_out(env, targets, journal);
 }
 
 Result<bool> repair_patch(Env& env, const Path& path) {
+  FileLocks locks;
+  return repair_patch(env, path, locks);
+}
+
+Result<bool> repair_patch(Env& env, const Path& path, FileLocks& locks) {
+  const bool file = path.has_filename() && env.info(path).ok() && !env.info(path)->folder;
+  if (file) HOLDFAST_TRY(locks.add(env, path));
   bool found = false;
   for (const Path& journal : journals_near(path)) {
-    found = HOLDFAST_TRY(repair_from(env, journal)) || found;
-    (void)env.remove_file(unfinished_of(journal));  // usually there is none
+    found = HOLDFAST_TRY(repair_from(env, journal, locks)) || found;
+    remove_unfinished(env, journal);
   }
   return found;
 }
@@ -328,6 +383,12 @@ Result<bool> repair_patch(Env& env, const Path& path) {
 Result<void> check_no_journal(Env& env, const Path& path) {
   for (const Path& journal : journals_near(path)) {
     if (!env.info(journal).ok()) continue;
+    if (const auto who = who_locks(env, journal)) {
+      return conflict(
+          "{}: {} patches it at this moment; expected nobody, so try again when that has "
+          "ended",
+          path.native(), *who);
+    }
     return conflict(
         "{}: a patch of it was interrupted and may be done in part; expected no {}: "
         "repair puts the old bytes back",

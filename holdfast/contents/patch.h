@@ -9,6 +9,8 @@
 // carries out the patches of all formats. It keeps a journal beside the named file, or in
 // the named folder:
 //
+//   0. The files are locked (file_locks.h). Whoever plans the patch locks them before,
+//      so that nobody changes them between the plan and the patch.
 //   1. The sizes and the old bytes of all files are compared with the patch.
 //   2. The journal, which has the whole patch, is written under another name, synced
 //      and renamed; then its folder is synced.
@@ -16,7 +18,8 @@
 //   4. The journal is removed, and its folder is synced.   <- the commit point
 //
 // A crash before step 4 leaves a journal: the next apply_patch() or repair_patch() puts
-// the old bytes back. A journal has its name only after it is durable, so a journal that
+// the old bytes back. They do so only with the locks of the files that the journal names,
+// so the journal of a process that is at work is left alone. A journal has its name only after it is durable, so a journal that
 // does not match its own digest is damage, and nothing is done with it.
 #pragma once
 
@@ -27,6 +30,7 @@
 #include <vector>
 
 #include "holdfast/base/bytes.h"
+#include "holdfast/contents/file_locks.h"
 #include "holdfast/env/env.h"
 
 namespace holdfast {
@@ -94,20 +98,24 @@ Patch inverse(const Patch& patch);
 // that leave all files as they were:
 //   kInvalid   the patch contradicts itself or names files elsewhere
 //   kConflict  a file has other bytes or another size than the patch expects, has
-//              several hard links (the others would change too), or is a symbolic link
+//              several hard links (the others would change too), is a symbolic link, or
+//              is locked by somebody else, whom the error names
 //   kCorrupt   the journal of an earlier patch is damaged or belongs to other files
 // A write that fails is undone at once. If that fails too, or if a sync fails, the
-// journal stays, and the error names it. Only one process at a time may patch a path.
+// journal stays, and the error names it. `locks` are those that the caller has taken.
+Result<void> apply_patch(Env& env, const Patch& patch, FileLocks& locks);
 Result<void> apply_patch(Env& env, const Patch& patch);
 
 // Undoes what a crash left of patches of this path, of the folder that it is, and of the
 // folder that it is in. Returns whether there was a journal. Fails with kCorrupt, and
 // changes nothing, if the journal is damaged, or if a file has bytes that are neither
-// the old nor the new ones.
+// the old nor the new ones; with kConflict, naming the process, while the patch is being
+// carried out.
+Result<bool> repair_patch(Env& env, const Path& path, FileLocks& locks);
 Result<bool> repair_patch(Env& env, const Path& path);
 
-// Fails with kConflict, naming the journal, if repair_patch() would find one. Calls that
-// only read use it.
+// Fails with kConflict if repair_patch() would find a journal: names the process that
+// carries the patch out, or else the journal. Calls that only read use it.
 Result<void> check_no_journal(Env& env, const Path& path);
 
 // Where the journal of a patch lies: ".model.pt.holdfast-patch" beside model.pt, and

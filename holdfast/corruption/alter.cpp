@@ -194,13 +194,14 @@ Result<Alteration> plan_alteration(Env& env, const Found& found, const FlipPlan&
 }
 
 Result<void> alter(Env& env, const Found& found, const FlipPlan& plan, Fixing fixing,
-                   const CheckAltered& check = {}) {
+                   const CheckAltered& check, FileLocks& locks) {
+  HOLDFAST_TRY(lock_found(env, found, locks));
   const Alteration made = HOLDFAST_TRY(plan_alteration(env, found, plan, fixing));
   if (check) {
     PatchedEnv shown(env, made.patch);
     HOLDFAST_TRY(check(shown));
   }
-  HOLDFAST_TRY(apply_patch(env, made.patch));
+  HOLDFAST_TRY(apply_patch(env, made.patch, locks));
   if (!made.seals) return {};
   return env.replace_file(seals_path(found.path), *made.seals);
 }
@@ -282,16 +283,38 @@ Result<void> check_not_live(Env& env, const Found& found) {
       step.native(), owner->record.who.pid, owner->record.who.host);
 }
 
+Result<void> lock_found(Env& env, const Found& found, FileLocks& locks) {
+  const std::vector<NamedFile> files = HOLDFAST_TRY(files_of(env, found));
+  for (const NamedFile& file : files) {
+    const Result<void> locked = locks.add(env, file.path);
+    // A folder may have files of others, such as links that lead nowhere. apply_patch()
+    // fails if it cannot lock what it changes.
+    const bool other = files.size() > 1 && !locked.ok() &&
+                       locked.error().code() != ErrorCode::kConflict;
+    if (!other) HOLDFAST_TRY(locked);
+  }
+  return {};
+}
+
+Result<void> alter_in_place(Env& env, const Found& found, const FlipPlan& plan,
+                            Fixing fixing, const CheckAltered& check,
+                            FileLocks& locks) {
+  HOLDFAST_TRY(check_not_live(env, found));
+  return alter(env, found, plan, fixing, check, locks);
+}
+
 Result<void> alter_in_place(Env& env, const Found& found, const FlipPlan& plan,
                             Fixing fixing, const CheckAltered& check) {
-  HOLDFAST_TRY(check_not_live(env, found));
-  return alter(env, found, plan, fixing, check);
+  FileLocks locks;
+  return alter_in_place(env, found, plan, fixing, check, locks);
 }
 
 Result<void> alter_copy(Env& env, const Found& found, const FlipPlan& plan,
                         Fixing fixing, const Path& to) {
-  return make_copy(env, found, to,
-                   [&](const Found& copy) { return alter(env, copy, plan, fixing); });
+  return make_copy(env, found, to, [&](const Found& copy) {
+    FileLocks locks;
+    return alter(env, copy, plan, fixing, {}, locks);
+  });
 }
 
 }  // namespace holdfast

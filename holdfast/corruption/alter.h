@@ -50,14 +50,20 @@ Result<void> check_alteration(Env& env, const Found& found, const FlipPlan& plan
 
 // Alters the original. Afterwards all changes are there and durable, or none. Failures,
 // besides those of apply_patch() and of check_plan():
-//   kConflict  the step belongs to a run with a live owner
+//   kConflict  the step belongs to a run with a live owner, or somebody else has a lock
 //   kInvalid   seals are to change and there are none, or a plan of bytes is to fix
 //              digests
 // `check` gets an Env that shows the files as they will be. If it fails, so does the
 // call, and nothing is written.
 using CheckAltered = std::function<Result<void>(Env& shown)>;
 Result<void> alter_in_place(Env& env, const Found& found, const FlipPlan& plan,
+                            Fixing fixing, const CheckAltered& check, FileLocks& locks);
+Result<void> alter_in_place(Env& env, const Found& found, const FlipPlan& plan,
                             Fixing fixing, const CheckAltered& check = {});
+
+// Locks all files of what was found (contents/file_locks.h). alter_in_place() does it
+// before it plans; callers that read before do it earlier and hand it their locks.
+Result<void> lock_found(Env& env, const Found& found, FileLocks& locks);
 
 // Copies what was found to `to`, which must not exist, and alters the copy before it gets
 // this name. Copies the seals beside a file, too.

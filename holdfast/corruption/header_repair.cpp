@@ -164,37 +164,88 @@ bool is_whole(Env& env, const Found& found) {
   return broken.ok() && broken->empty();
 }
 
-// The flips that let the file be opened.
-Result<std::vector<FlippedByte>> find_fitting(Env& env, const Found& found) {
-  std::vector<FlippedByte> fitting;
-  FlippedEnv flipped(env, {});
-  int64_t searched = 0;
-  const std::vector<Region> regions = HOLDFAST_TRY(regions_of(env, found));
-  for (const Region& region : regions) {
-    searched += region.bytes;
-    if (searched > kMostHeader) {
-      return corrupt("{}: the header has more than {} bytes; expected fewer to look for a "
-                     "flipped bit",
-                     found.path.native(), kMostHeader);
+// Regions without those bytes that an earlier one has.
+std::vector<Region> without_overlaps(std::vector<Region> regions) {
+  std::ranges::sort(regions, {}, &Region::offset);
+  std::vector<Region> apart;
+  int64_t end = 0;
+  for (Region& region : regions) {
+    const int64_t last = region.offset + region.bytes;
+    region.offset = std::max(region.offset, end);
+    region.bytes = last - region.offset;
+    if (region.bytes <= 0) continue;
+    end = last;
+    apart.push_back(std::move(region));
+  }
+  return apart;
+}
+
+// Tries the bits of a header one after the other.
+class BitSearch {
+ public:
+  BitSearch(Env& env, const Found& found, const HeaderSearch& limits,
+            std::vector<Region> regions)
+      : env_(env),
+        found_(found),
+        limits_(limits),
+        regions_(std::move(regions)),
+        deadline_(env.now() + limits.time) {
+    for (const Region& region : regions_) bits_ += 8 * region.bytes;
+  }
+
+  // The flips with which the file is whole.
+  Result<std::vector<FlippedByte>> run() {
+    if (bits_ > 8 * kMostHeader) {
+      return corrupt(
+          "{}: {} bytes of the header may be damaged, and nothing was tried; expected at "
+          "most {} to look for a flipped bit",
+          found_.path.native(), bits_ / 8, kMostHeader);
     }
+    for (const Region& region : regions_) HOLDFAST_TRY(search(region));
+    std::erase_if(fitting_, [&](const FlippedByte& byte) {
+      flipped_.show(byte);
+      return !is_whole(flipped_, found_);
+    });
+    return std::move(fitting_);
+  }
+
+ private:
+  Result<void> search(const Region& region) {
     for (int64_t i = 0; i < 8 * region.bytes; ++i) {
       const FlippedByte byte{region.file, region.offset + i / 8,
                              static_cast<std::byte>(1 << (i % 8))};
-      flipped.show(byte);
-      if (!can_be_opened(flipped, found)) continue;
-      const bool known = std::ranges::any_of(fitting, [&](const FlippedByte& one) {
-        return one.offset == byte.offset && one.mask == byte.mask;
-      });
-      if (!known) fitting.push_back(byte);
-      if (std::ssize(fitting) > kMostFitting) {
+      if (env_.now() >= deadline_) return out_of_time(byte.offset);
+      flipped_.show(byte);
+      if (can_be_opened(flipped_, found_)) fitting_.push_back(byte);
+      ++tried_;
+      if (limits_.progress) limits_.progress(tried_, bits_);
+      if (std::ssize(fitting_) > kMostFitting) {
         return corrupt("{}: more than {} bits explain the damage of the header; expected "
                        "another copy",
-                       found.path.native(), kMostFitting);
+                       found_.path.native(), kMostFitting);
       }
     }
+    return {};
   }
-  return fitting;
-}
+
+  Error out_of_time(int64_t offset) const {
+    return corrupt(
+        "{}: {} of {} bits that may be damaged in its header were tried in {} s, up to "
+        "byte {}, and the others were not; expected a longer search (--search), or "
+        "another copy",
+        found_.path.native(), tried_, bits_,
+        std::chrono::duration_cast<std::chrono::seconds>(limits_.time).count(), offset);
+  }
+
+  Env& env_;
+  const Found& found_;
+  const HeaderSearch& limits_;
+  const std::vector<Region> regions_;
+  const Instant deadline_;
+  FlippedEnv flipped_{env_, {}};
+  int64_t bits_ = 0, tried_ = 0;
+  std::vector<FlippedByte> fitting_;
+};
 
 std::string name_of_file(const std::vector<NamedFile>& files, const Path& path) {
   const auto named = std::ranges::find(files, path, &NamedFile::path);
@@ -209,14 +260,16 @@ bool has_checks(Env& env, const Found& found) {
 }
 
 // The flips with which the file is whole.
-Result<std::vector<FlippedByte>> find_whole(Env& env, const Found& found) {
-  std::vector<FlippedByte> fitting = HOLDFAST_TRY(find_fitting(env, found));
-  FlippedEnv flipped(env, {});
-  std::erase_if(fitting, [&](const FlippedByte& byte) {
-    flipped.show(byte);
-    return !is_whole(flipped, found);
-  });
-  return fitting;
+Result<std::vector<FlippedByte>> find_whole(Env& env, const Found& found,
+                                            const HeaderSearch& limits) {
+  std::vector<Region> regions = HOLDFAST_TRY(regions_of(env, found));
+  return BitSearch(env, found, limits, without_overlaps(std::move(regions))).run();
+}
+
+// What opening the file has said, in a sentence about the file.
+std::string what_is_damaged(const Found& found, const Result<Contents>& opened) {
+  return opened.ok() ? found.path.native() + ": a sealed tensor is missing"
+                     : opened.error().message();
 }
 
 }  // namespace
@@ -232,23 +285,28 @@ Result<bool> has_bad_header(Env& env, const Found& found) {
       // can show that a flipped bit is the cause.
       if (has_checks(env, found)) return true;
       return contents.error();
+    // A file of a folder that its index names is missing.
+    case ErrorCode::kNotFound: return contents.error().as(ErrorCode::kCorrupt);
     default: return contents.error();
   }
 }
 
-Result<RepairReport> plan_by_header(Env& env, const Found& found) {
-  const Result<std::vector<FlippedByte>> tried = find_whole(env, found);
+Result<RepairReport> plan_by_header(Env& env, const Found& found,
+                                    const HeaderSearch& limits) {
+  const Result<std::vector<FlippedByte>> tried = find_whole(env, found, limits);
   const Result<Contents> opened = found.format->open(env, found.path);
   const bool found_one = tried.ok() && tried->size() == 1;
   // A file that this code cannot read is not called damaged without a reason.
   if (!found_one && !opened.ok() && opened.error().code() != ErrorCode::kCorrupt) {
     return opened.error();
   }
-  const std::vector<FlippedByte> fitting = HOLDFAST_TRY(tried);
+  if (!tried.ok()) {
+    return corrupt("{}; {}", what_is_damaged(found, opened), tried.error().message());
+  }
+  const std::vector<FlippedByte>& fitting = *tried;
   if (fitting.size() != 1) {
     return corrupt("{}; {} flipped bit of the header explains it, and expected is one",
-                   opened.ok() ? found.path.native() + ": a sealed tensor is missing"
-                               : opened.error().message(),
+                   what_is_damaged(found, opened),
                    fitting.empty() ? "no" : "more than one");
   }
   const FlippedByte& byte = fitting.front();

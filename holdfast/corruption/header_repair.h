@@ -16,6 +16,15 @@
 
 namespace holdfast {
 
+// As in RepairSources.
+struct HeaderSearch {
+  Duration time = std::chrono::seconds(30);
+  Progress progress{};
+};
+
+// Opening the file takes long if it has many tensors, so the search is bounded by time
+// (RepairSources::search_time). What was tried until then is said, and nothing is mended:
+// one of the other bits might explain the damage, too.
 inline constexpr int64_t kMostHeader = int64_t{16} << 10;
 
 // Whether the file cannot be opened, or has not all tensors that were sealed. Fails with
@@ -23,9 +32,10 @@ inline constexpr int64_t kMostHeader = int64_t{16} << 10;
 // code: kUnsupported or kInvalid, and no checksum or seal that could show a flipped bit.
 Result<bool> has_bad_header(Env& env, const Found& found);
 
-// Fails with kCorrupt if no bit explains the damage, or more than one; with the error of
-// opening the file if that is not kCorrupt; with kUnsupported if the format has no header
-// that is searched.
-Result<RepairReport> plan_by_header(Env& env, const Found& found);
+// Fails with kCorrupt if no bit explains the damage, or more than one, if the time was not
+// enough to try all, or if the format has no header that is searched; with the error of
+// opening the file if that is not kCorrupt.
+Result<RepairReport> plan_by_header(Env& env, const Found& found,
+                                    const HeaderSearch& limits);
 
 }  // namespace holdfast

@@ -208,6 +208,16 @@ Result<RepairReport> plan_by_crc(Env& env, const Found& found, const Witness* co
     };
   }
   Result<CrcRepair> by_crc = find_by_crc(env, found, confirm);
+  if (!by_crc.ok() && by_crc.error().code() == ErrorCode::kUnsupported) {
+    // The format has no checksum that mends, but the file is damaged all the same.
+    by_crc = corrupt("{}: {}{}; {}", found.path.native(), to_string(damage.front()),
+                     damage.size() == 1
+                         ? ""
+                         : fmt::format(", and {} more parts are damaged (holdfast verify "
+                                       "names them)",
+                                       damage.size() - 1),
+                     by_crc.error().message());
+  }
   if (by_crc.ok() && by_crc->bytes.empty()) {
     by_crc = corrupt("{}: {}; expected another copy to mend it", found.path.native(),
                      to_string(damage.front()));
@@ -220,6 +230,15 @@ Result<RepairReport> plan_by_crc(Env& env, const Found& found, const Witness* co
   report.flips.bytes = std::move(by_crc->bytes);
   report.mended = std::move(by_crc->mended);
   return report;
+}
+
+// The records of a zip archive whose checksums are wrong; empty if its directory cannot be
+// read, or if the file is none.
+std::vector<Damage> damaged_records(Env& env, const Found& found) {
+  const std::string_view format = found.format->name;
+  if (format != "torch" && format != "npz" && format != "keras") return {};
+  const Result<FormatReport> report = found.format->verify(env, found.path, {});
+  return report.ok() ? report->damage : std::vector<Damage>();
 }
 
 // "chunk 17: ", or "chunk 17 (h.3.weight): " if the rest does not name the tensors.
@@ -252,24 +271,27 @@ Result<RepairReport> plan_by_ladder(Env& env, const Found& found,
 // After its files have their digests again, a step may still have damage that the digests
 // agree with: only the seals show it. Mends it, and returns what was mended.
 Result<std::vector<Mended>> mend_by_seals(Env& env, const Found& found,
-                                          const std::optional<Path>& from) {
+                                          const std::optional<Path>& from,
+                                          FileLocks& locks) {
   const std::vector<SealedTensor> seals = HOLDFAST_TRY(seals_of(env, found));
   std::optional<Witness> copy;
   if (from) copy = HOLDFAST_TRY(Witness::open(env, *from));
   RepairReport report =
       HOLDFAST_TRY(plan_by_seals(env, found, seals, copy ? &*copy : nullptr));
   const auto is_whole = [&](Env& shown) { return check_whole(shown, found, seals); };
-  HOLDFAST_TRY(report.changes() ? alter_in_place(env, found, report.flips,
-                                                 Fixing::kConsistent, is_whole)
-                                : is_whole(env));
+  HOLDFAST_TRY(report.changes()
+                   ? alter_in_place(env, found, report.flips, Fixing::kConsistent,
+                                    is_whole, locks)
+                   : is_whole(env));
   return std::move(report.mended);
 }
 
 Result<std::vector<Mended>> mend_step(Env& env, const Found& found,
-                                      const RepairReport& report) {
+                                      const RepairReport& report, FileLocks& locks) {
   HOLDFAST_TRY(check_not_live(env, found));
+  HOLDFAST_TRY(lock_found(env, found, locks));
   HOLDFAST_TRY(apply_step_repair(env, report.step));
-  Result<std::vector<Mended>> more = mend_by_seals(env, found, report.from);
+  Result<std::vector<Mended>> more = mend_by_seals(env, found, report.from, locks);
   if (more.ok()) return more;
   return corrupt("{}; the parts whose digests were wrong are mended",
                  more.error().message());
@@ -284,7 +306,8 @@ Result<std::vector<Mended>> mend_step_copy(Env& env, const Found& copy,
     return corrupt("{}: {}", copy.path.native(), to_string(repair.lost.front()));
   }
   HOLDFAST_TRY(apply_step_repair(env, repair));
-  return mend_by_seals(env, copy, report.from);
+  FileLocks locks;
+  return mend_by_seals(env, copy, report.from, locks);
 }
 
 }  // namespace
@@ -300,7 +323,15 @@ Result<RepairReport> plan_repair(Env& env, const Found& found,
     report = HOLDFAST_TRY(plan_by_ladder(env, found, from));
     if (report.changes() || !report.lost.empty()) return report;
   } else if (HOLDFAST_TRY(has_bad_header(env, found))) {
-    Result<RepairReport> by_header = plan_by_header(env, found);
+    // A record that cannot be understood may be damaged itself, which its checksum shows.
+    const std::vector<Damage> damage = damaged_records(env, found);
+    if (!damage.empty()) {
+      report = HOLDFAST_TRY(plan_by_crc(env, found, nullptr, damage));
+      report.flips.fault = "repair";
+      return report;
+    }
+    Result<RepairReport> by_header = plan_by_header(
+        env, found, {.time = from.search_time, .progress = from.progress});
     const bool lost = !by_header.ok() && by_header.error().code() == ErrorCode::kCorrupt;
     if (!lost || !from.from) return by_header;
     return corrupt("{}; {} was not used, because a copy does not mend a header",
@@ -326,11 +357,18 @@ Result<RepairReport> plan_repair(Env& env, const Found& found,
 
 Result<std::vector<Mended>> repair_in_place(Env& env, const Found& found,
                                             const RepairReport& report) {
+  FileLocks locks;
+  return repair_in_place(env, found, report, locks);
+}
+
+Result<std::vector<Mended>> repair_in_place(Env& env, const Found& found,
+                                            const RepairReport& report,
+                                            FileLocks& locks) {
   if (!report.lost.empty()) {
     return corrupt("{}: {}", found.path.native(), to_string(report.lost.front()));
   }
   if (!report.changes()) return std::vector<Mended>();
-  if (!report.step.files.empty()) return mend_step(env, found, report);
+  if (!report.step.files.empty()) return mend_step(env, found, report, locks);
   const Fixing fixing = HOLDFAST_TRY(fixing_for(env, found, report));
   const std::vector<SealedTensor> seals = HOLDFAST_TRY(seals_of(env, found));
   const auto is_whole = [&](Env& shown) -> Result<void> {
@@ -338,7 +376,7 @@ Result<std::vector<Mended>> repair_in_place(Env& env, const Found& found,
     if (whole.ok()) return whole;
     return corrupt("{}; nothing was changed", whole.error().message());
   };
-  HOLDFAST_TRY(alter_in_place(env, found, report.flips, fixing, is_whole));
+  HOLDFAST_TRY(alter_in_place(env, found, report.flips, fixing, is_whole, locks));
   return std::vector<Mended>();
 }
 

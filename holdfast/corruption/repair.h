@@ -56,6 +56,10 @@ struct RepairSources {
   Variables variables{};
   // Another checkpoint of any kind with the same tensors.
   std::optional<Path> from{};
+  // How long a flipped bit is looked for in the header of a file, and who is told how many
+  // bits were tried.
+  Duration search_time = std::chrono::seconds(30);
+  Progress progress{};
 };
 
 // What a step is mended from, opened.
@@ -96,6 +100,10 @@ Result<RepairReport> plan_repair(Env& env, const Found& found,
 // step with which its digests agree shows only in its seals, after the rest was mended.
 // If the result would not be whole, the call fails with kCorrupt before it writes; but
 // files of a step that have their digests again stay. Fails as alter_in_place() does.
+// `locks` are those that the caller took before it planned.
+Result<std::vector<Mended>> repair_in_place(Env& env, const Found& found,
+                                            const RepairReport& report,
+                                            FileLocks& locks);
 Result<std::vector<Mended>> repair_in_place(Env& env, const Found& found,
                                             const RepairReport& report);
 

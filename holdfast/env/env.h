@@ -94,7 +94,8 @@ class Env {
   // system, or this Env, has no such files.
   virtual Result<std::unique_ptr<File>> create_unnamed(const Path& folder);
   // Gives a file from create_unnamed(), which must still be open, a name in its folder.
-  // Replaces nothing: kConflict if `to` exists. The name is durable after sync_folder.
+  // Replaces nothing: kConflict if `to` exists; kUnsupported where the file system has no
+  // hard links. The name is durable after sync_folder.
   virtual Result<void> name_file(File& file, const Path& to);
 
   // Folders.

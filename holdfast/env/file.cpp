@@ -126,6 +126,10 @@ Result<void> File::drain() {
   return outcome;
 }
 
+Result<bool> File::try_lock(LockKind) {
+  return unsupported("{}: this kind of file has no locks", path_.native());
+}
+
 Result<void> File::close() {
   Result<void> drained = drain();
   Result<void> closed = close_handle();

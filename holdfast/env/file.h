@@ -44,6 +44,10 @@ struct OpenOptions {
   bool direct = false;
 };
 
+// Any number of files may have the shared lock of one file at a time, or one of them its
+// exclusive lock.
+enum class LockKind { kShared, kExclusive };
+
 // One submitted transfer of one file.
 struct Ticket {
   uint64_t id = 0;
@@ -87,6 +91,10 @@ class File {
   // that reading the contents does not need.
   virtual Result<void> sync() = 0;
   virtual Result<void> sync_data() = 0;
+  // Takes the lock of the file, which others who ask for it respect. It ends when this
+  // File is closed or the process ends. Returns false if another open file has a lock
+  // that excludes it. kUnsupported where the file system, or this Env, has no locks.
+  virtual Result<bool> try_lock(LockKind kind);
   // Waits for submitted transfers and closes the file. Reports the first failure of a
   // transfer that nobody waited for, or else the failure of closing. Does not sync. No
   // call may follow.

@@ -23,6 +23,7 @@ class FileWrapper : public File {
   Result<void> truncate(int64_t size) override { return inner_->truncate(size); }
   Result<void> sync() override { return inner_->sync(); }
   Result<void> sync_data() override { return inner_->sync_data(); }
+  Result<bool> try_lock(LockKind kind) override { return inner_->try_lock(kind); }
 
  protected:
   Result<size_t> read_some(int64_t offset, ByteSpan into) override {

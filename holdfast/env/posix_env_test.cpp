@@ -166,7 +166,12 @@ TEST_F(PosixEnvTest, WithoutHardLinksAFileGetsItsNewNameToo) {
     const auto linked = env_->link(folder_ / "b", folder_ / "e");
     const bool no_links =
         !linked.ok() && linked.error().code() == ErrorCode::kUnsupported;
-    ::_exit(refused && moved && missing && no_links ? kRight : kWrong);
+    const auto unnamed = env_->create_unnamed(folder_);
+    const auto named = unnamed.ok() ? env_->name_file(**unnamed, folder_ / "f")
+                                    : Result<void>(unnamed.error());
+    const bool no_name =
+        !named.ok() && named.error().code() == ErrorCode::kUnsupported;
+    ::_exit(refused && moved && missing && no_links && no_name ? kRight : kWrong);
   }
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);

@@ -1,5 +1,6 @@
 // The system calls of a POSIX file. posix_submit.cpp has its submitted transfers.
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -88,7 +89,9 @@ Result<void> PosixFile::set_name(const Path& to) const {
       0) {
     return {};
   }
-  return errno_error(errno, "name", to);
+  // The answers of file systems without hard links.
+  const bool cannot = errno == EPERM || errno == EMLINK || errno == ENOSYS;
+  return errno_error(cannot ? EOPNOTSUPP : errno, "name", to);
 }
 
 Result<void> PosixFile::check_kind() const {
@@ -178,12 +181,28 @@ Result<void> PosixFile::sync_data() {
   return {};
 }
 
+Result<bool> PosixFile::try_lock(LockKind kind) {
+  const int what = (kind == LockKind::kShared ? LOCK_SH : LOCK_EX) | LOCK_NB;
+  if (uninterrupted([&] { return ::flock(descriptor_, what); }) == 0) {
+    locked_ = true;
+    return true;
+  }
+  if (errno == EWOULDBLOCK) return false;
+  // The answers of file systems without locks. NFS answers EBADF to an exclusive lock of
+  // a file that is open only to read.
+  const bool cannot = errno == ENOLCK || errno == ENOSYS || errno == EINVAL ||
+                      errno == EBADF || errno == EOPNOTSUPP;
+  return errno_error(cannot ? EOPNOTSUPP : errno, "lock", path());
+}
+
 Result<void> PosixFile::close_handle() {
   {
     MutexLock lock(mutex_);
     ring_.reset();
   }
   const int descriptor = std::exchange(descriptor_, -1);
+  // A child that was forked meanwhile has the descriptor too, and would keep the lock.
+  if (locked_) ::flock(descriptor, LOCK_UN);
   // Linux frees the descriptor even when close() reports an interruption.
   if (::close(descriptor) != 0 && errno != EINTR) return failure("close");
   return {};

@@ -46,6 +46,7 @@ class PosixFile : public File {
   Result<void> truncate(int64_t size) override;
   Result<void> sync() override;
   Result<void> sync_data() override;
+  Result<bool> try_lock(LockKind kind) override;
 
  protected:
   Result<size_t> read_some(int64_t offset, ByteSpan into) override;
@@ -78,6 +79,7 @@ class PosixFile : public File {
   Error transfer_failure(int number, std::string_view what) const;
 
   int descriptor_;  // -1 once closed
+  bool locked_ = false;
   PosixIo& io_;
 
   Mutex mutex_;

@@ -294,13 +294,22 @@ std::optional<Result<void>> write_unnamed(Env& env, const Format& format,
   if (!sink.ok() && sink.error().code() == ErrorCode::kUnsupported) return std::nullopt;
   if (!sink.ok()) return sink.error();
   Result<void> done = format.stream(**sink, contents);
-  if (done.ok()) done = (*sink)->finish_as(env, path);
+  if (!done.ok()) return done;
+  done = (*sink)->finish_as(env, path);
+  // Only now a file system without hard links shows that it cannot give a name.
+  if (!done.ok() && done.error().code() == ErrorCode::kUnsupported) return std::nullopt;
   return done;
 }
 
 Result<void> check_new(Env& env, const Path& target) {
-  if (!env.info(target).ok()) return {};
-  return conflict("{}: exists already; expected a new name", target.native());
+  if (env.info(target).ok()) {
+    return conflict("{}: exists already; expected a new name", target.native());
+  }
+  const Path folder = folder_of(target);
+  const Result<FileInfo> info = env.info(folder);
+  if (info.ok() || !is_missing(info.error())) return {};
+  return not_found("{}: there is no folder {}; expected one that exists",
+                   target.native(), folder.native());
 }
 
 Path hidden_name(Env& env, const Path& path) {
@@ -383,8 +392,8 @@ Result<Patch> plan_patch(Env& env, const Path& path, std::span<const Flip> flips
                      format->name);
 }
 
-Result<bool> repair_file(Env& env, const Path& path) {
-  return repair_patch(env, HOLDFAST_TRY(find_named(env, path)));
+Result<bool> repair_file(Env& env, const Path& path, FileLocks& locks) {
+  return repair_patch(env, HOLDFAST_TRY(find_named(env, path)), locks);
 }
 
 Result<void> write_file(Env& env, const Path& path, const Contents& contents,

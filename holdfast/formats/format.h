@@ -113,7 +113,7 @@ Result<Patch> plan_patch(Env& env, const Path& path, std::span<const Flip> flips
                          Checksums checksums);
 // Undoes what a crash left of a patch of what the path names. Returns whether there was
 // something to undo.
-Result<bool> repair_file(Env& env, const Path& path);
+Result<bool> repair_file(Env& env, const Path& path, FileLocks& locks);
 
 struct NewFileOptions {
   const Format* format = nullptr;  // null: format_for() the path

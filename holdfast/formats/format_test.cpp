@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include "holdfast/env/memory_env.h"
 #include "holdfast/contents/contents_testing.h"
+#include "holdfast/env/env_wrapper.h"
+#include "holdfast/env/memory_env.h"
+#include "holdfast/env/posix_env.h"
 
 namespace holdfast {
 namespace {
@@ -47,6 +49,34 @@ TEST_F(FormatTest, WhatIsNoFormatIsUnsupportedAndWhatIsNotThereNotFound) {
   }
   EXPECT_ERROR(open_file(env_, "nothing"), ErrorCode::kNotFound);
   EXPECT_ERROR(find_format("gif"), ErrorCode::kUnsupported);
+}
+
+// A file system with files without names, which it cannot give a name: it has no hard
+// links.
+class LinklessEnv : public EnvWrapper {
+ public:
+  using EnvWrapper::EnvWrapper;
+  Result<void> name_file(File&, const Path& to) override {
+    return unsupported("{}: name: Operation not supported", to.native());
+  }
+};
+
+TEST_F(FormatTest, AFileSystemWithoutHardLinksGetsTheFileByARename) {
+  const TempFolder temp;
+  const auto disk = make_posix_env();
+  LinklessEnv env(*disk);
+  ASSERT_OK(write_file(env, temp.path() / "model.pt", contents_));
+  const auto opened = open_file(env, temp.path() / "model.pt");
+  ASSERT_OK(opened);
+  expect_same_tensors(*opened, contents_);
+  EXPECT_EQ(disk->list(temp.path()).value(), std::vector<std::string>{"model.pt"});
+}
+
+TEST_F(FormatTest, AFolderThatIsMissingIsNamedAndNoTemporaryFile) {
+  const auto written = write_file(env_, "/no/such/model.pt", contents_);
+  EXPECT_ERROR(written, ErrorCode::kNotFound);
+  EXPECT_EQ(message_of(written),
+            "/no/such/model.pt: there is no folder /no/such; expected one that exists");
 }
 
 TEST_F(FormatTest, EveryFormatIsFoundByItsName) {

@@ -125,7 +125,8 @@ inline void expect_old_or_new(const std::function<void(MemoryEnv&)>& put,
                               files_under(*after, folder) == now
                         : message_of(read).find("holdfast-patch") != std::string::npos)
             << k << " " << message_of(read);
-        ASSERT_OK(repair_file(*after, path));
+        FileLocks locks;
+        ASSERT_OK(repair_file(*after, path, locks));
         const Snapshot seen = files_under(*after, folder);
         EXPECT_TRUE(seen == (done ? now : old) || (!done && seen == now)) << k;
         EXPECT_OK(open_file(*after, path));

@@ -1,6 +1,7 @@
 #include "holdfast/inspect/convert.h"
 
 #include "holdfast/checkpoint/step_files.h"
+#include "holdfast/contents/file_locks.h"
 #include "holdfast/inspect/attempt_path.h"
 #include "holdfast/inspect/diff.h"
 #include "holdfast/shard/step_name.h"
@@ -58,8 +59,18 @@ std::vector<std::string> what_is_left_out(Env& env, const Found& from,
   return words;
 }
 
+// Locks the file that is read, so that nobody changes it in place meanwhile. Others may
+// read it. The files of a folder are not locked: each of them is written once.
+Result<void> lock_to_read(Env& env, const Found& from, FileLocks& locks) {
+  const Result<FileInfo> info = env.info(from.path);
+  if (from.step() || !info.ok() || info->folder) return {};
+  return locks.add(env, from.path, LockKind::kShared);
+}
+
 Result<void> write_found(Env& env, const ConvertOptions& options, const Found& from,
                          Converted& done) {
+  FileLocks locks;
+  HOLDFAST_TRY(lock_to_read(env, from, locks));
   Contents contents = HOLDFAST_TRY(open_found(env, from));
   HOLDFAST_TRY(check_kept(contents, *done.format).within(done.to.native()));
   done.left_out = what_is_left_out(env, from, contents, *done.format);
