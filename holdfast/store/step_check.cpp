@@ -1,7 +1,9 @@
 #include "holdfast/store/step_check.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
+#include <string_view>
 
 #include "holdfast/base/crc32c.h"
 #include "holdfast/env/patient_env.h"
@@ -11,6 +13,48 @@
 
 namespace holdfast {
 namespace {
+
+// The pieces in one shard, to find those that have bytes in a chunk.
+class PiecesOfShard {
+ public:
+  void add(const StoredPiece& piece, const Tensor& tensor) {
+    const int64_t bytes = piece.box.elements() * bytes_of(tensor.dtype);
+    places_.push_back({piece.offset, piece.offset + bytes, 0, &tensor.name});
+  }
+
+  void sort() {
+    std::ranges::sort(places_, {}, &Place::begin);
+    int64_t reach = 0;
+    for (Place& place : places_) {
+      reach = std::max(reach, place.end);
+      place.reach = reach;
+    }
+  }
+
+  // Calls `visit` with the names of the tensors, until it returns false. Pieces do not
+  // overlap unless somebody has forged the index, so few others are looked at.
+  template <typename Visit>
+  void for_each_in(const Chunk& chunk, Visit&& visit) const {
+    auto at = std::ranges::lower_bound(places_, chunk.offset + chunk.bytes, {},
+                                       &Place::begin);
+    while (at != places_.begin() && std::prev(at)->reach > chunk.offset) {
+      --at;
+      if (!visit(at->end > chunk.offset ? at->tensor : nullptr)) return;
+    }
+  }
+
+ private:
+  struct Place {
+    int64_t begin = 0, end = 0;
+    int64_t reach = 0;  // the greatest end of this place and those before it
+    const std::string* tensor = nullptr;
+  };
+  std::vector<Place> places_;
+};
+
+// How many pieces are looked at to name the tensors of damaged chunks. A step has fewer,
+// unless its index is forged: then the time would be the square of its size.
+constexpr int64_t kMostNamed = 4'000'000;
 
 class Checker {
  public:
@@ -47,6 +91,9 @@ class Checker {
   }
 
   void check_files() {
+    for (const ManifestFile& file : report_.manifest->files) {
+      manifest_files_.emplace(file.name, &file);
+    }
     for (const ManifestFile& file : report_.manifest->files) {
       if (!has_its_size(file)) continue;
       // The digest has one of two known forms: this was checked when the manifest was
@@ -109,11 +156,11 @@ class Checker {
     }
     for (const ShardFile& shard : index->files) {
       const std::string digest = crc_digest(combined_crc(shard));
-      const auto& files = report_.manifest->files;
-      const auto named = std::find_if(files.begin(), files.end(), [&](const auto& f) {
-        return f.name == shard.name && f.bytes == shard.bytes && f.digest == digest;
-      });
-      if (named != files.end()) continue;
+      const auto named = manifest_files_.find(shard.name);
+      if (named != manifest_files_.end() && named->second->bytes == shard.bytes &&
+          named->second->digest == digest) {
+        continue;
+      }
       add({.file = file.name,
            .bytes = file.bytes,
            .what = fmt::format("describes {} with {} bytes and {}, which the manifest "
@@ -131,7 +178,18 @@ class Checker {
                         std::back_inserter(report_.extra));
   }
 
+  void index_pieces() {
+    for (const ShardIndex& index : indexes_) {
+      for (const ShardFile& shard : index.files) shard_files_.emplace(shard.name, &shard);
+      for (const StoredPiece& piece : index.pieces) {
+        pieces_[index.files[piece.file].name].add(piece, index.tensors[piece.tensor]);
+      }
+    }
+    for (auto& [shard, pieces] : pieces_) pieces.sort();
+  }
+
   void check_shards() {
+    index_pieces();
     for (const ManifestFile* file : shards_) {
       check_shard(*file);
       done_ += file->bytes;
@@ -139,19 +197,11 @@ class Checker {
     }
   }
 
-  const ShardFile* find_shard(const std::string& name) const {
-    for (const ShardIndex& index : indexes_) {
-      for (const ShardFile& shard : index.files) {
-        if (shard.name == name) return &shard;
-      }
-    }
-    return nullptr;
-  }
-
   void check_shard(const ManifestFile& file) {
-    const ShardFile* shard = find_shard(file.name);
-    const Result<void> read =
-        shard == nullptr ? check_without_index(file) : check_chunks(*shard);
+    const auto shard = shard_files_.find(file.name);
+    const Result<void> read = shard == shard_files_.end()
+                                  ? check_without_index(file)
+                                  : check_chunks(*shard->second);
     if (read.ok()) return;
     add_failed({.file = file.name, .bytes = file.bytes}, read.error());
   }
@@ -186,7 +236,7 @@ class Checker {
     if (progress_) progress_(done_ + done, total_);
   }
 
-  Damage damage_of(const ShardFile& shard, const FoundChunk& found) const {
+  Damage damage_of(const ShardFile& shard, const FoundChunk& found) {
     const Chunk& chunk = shard.chunks[found.number];
     return {
         .file = shard.name,
@@ -197,18 +247,14 @@ class Checker {
         .what = fmt::format("has crc {:08x}; expected {:08x}", found.crc, chunk.crc)};
   }
 
-  std::vector<std::string> tensors_in(const std::string& file,
-                                      const Chunk& chunk) const {
+  std::vector<std::string> tensors_in(const std::string& file, const Chunk& chunk) {
     std::set<std::string> names;
-    for (const ShardIndex& index : indexes_) {
-      for (const StoredPiece& piece : index.pieces) {
-        const Tensor& tensor = index.tensors[piece.tensor];
-        const int64_t bytes = piece.box.elements() * bytes_of(tensor.dtype);
-        const bool meets = piece.offset < chunk.offset + chunk.bytes &&
-                           piece.offset + bytes > chunk.offset;
-        if (meets && index.files[piece.file].name == file) names.insert(tensor.name);
-      }
-    }
+    const auto pieces = pieces_.find(file);
+    if (pieces == pieces_.end()) return {};
+    pieces->second.for_each_in(chunk, [&](const std::string* name) {
+      if (name != nullptr) names.insert(*name);
+      return --naming_left_ > 0;
+    });
     return {names.begin(), names.end()};
   }
 
@@ -220,6 +266,11 @@ class Checker {
   // The shards that are there with the right size.
   std::vector<const ManifestFile*> shards_;
   std::vector<ShardIndex> indexes_;
+  // By name. The first of equal names counts.
+  std::map<std::string_view, const ManifestFile*> manifest_files_;
+  std::map<std::string_view, const ShardFile*> shard_files_;
+  std::map<std::string_view, PiecesOfShard> pieces_;
+  int64_t naming_left_ = kMostNamed;
   int64_t done_ = 0, total_ = 0;
   // The first failure that does not tell whether the step is whole.
   std::optional<Error> unknown_;

@@ -3,6 +3,8 @@
 #include "holdfast/env/faulty_env.h"
 #include "holdfast/env/memory_env.h"
 #include "holdfast/env/posix_env.h"
+#include "holdfast/shard/shard_index.h"
+#include "holdfast/store/manifest.h"
 #include "holdfast/store/store_testing.h"
 
 namespace holdfast {
@@ -160,6 +162,42 @@ TEST_F(WholeTest, WhatCannotBeReadIsDamageAndTheRestIsStillChecked) {
   FaultyEnv gone(disk);
   gone.fail_from(Op::kRead, 4);
   EXPECT_FALSE(check_step(gone, folder, Depth::kFull)->whole());
+}
+
+// Each piece of this index has all bytes of the shard, so that each damaged chunk is in
+// all tensors. To name them all would take the square of the size of the index.
+TEST_F(WholeTest, AForgedIndexDoesNotTakeTheSquareOfItsSize) {
+  constexpr int64_t kMany = 2500;
+  ShardIndex index{.files = {{.name = shard, .bytes = kMany}}};
+  for (int64_t i = 0; i < kMany; ++i) {
+    index.files[0].chunks.push_back({.offset = i, .bytes = 1, .crc = 1});
+    index.tensors.push_back(
+        {.name = fmt::format("t{}", i), .dtype = Dtype::kU8, .shape = {kMany}});
+    index.pieces.push_back({.tensor = static_cast<uint32_t>(i),
+                            .box = Box::whole({kMany}),
+                            .file = 0,
+                            .offset = 0});
+  }
+  const Bytes text = encode_shard_index(index);
+  ASSERT_OK(disk.write_file(folder / shard, Bytes(kMany)));
+  ASSERT_OK(disk.write_file(folder / "rank-0000.index.json", text));
+  Manifest manifest = read_manifest(disk, folder).value();
+  for (ManifestFile& file : manifest.files) {
+    if (file.name == shard) {
+      file.bytes = kMany;
+      file.digest = crc_digest(combined_crc(index.files[0]));
+    } else if (is_index_name(file.name)) {
+      file.bytes = std::ssize(text);
+      file.digest = xxh3_digest(text);
+    }
+  }
+  ASSERT_OK(disk.write_file(folder / kManifestName, encode_manifest(manifest)));
+  const StepReport report = check(Depth::kFull);
+  EXPECT_EQ(report.damage.size(), size_t{kMany});
+  size_t named = 0;
+  for (const Damage& damage : report.damage) named += damage.tensors.size();
+  EXPECT_GT(named, size_t{kMany});
+  EXPECT_LE(named, 4'000'000u);
 }
 
 TEST_F(WholeTest, AFolderThatIsNotThereIsAnError) {
