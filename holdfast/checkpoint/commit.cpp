@@ -1,5 +1,7 @@
 #include "holdfast/checkpoint/commit.h"
 
+#include <algorithm>
+
 #include "holdfast/checkpoint/events.h"
 #include "holdfast/checkpoint/parity_file.h"
 #include "holdfast/checkpoint/wire_tags.h"
@@ -139,7 +141,7 @@ Result<void> Committer::find_space(const SaveTask& task, const Busy& busy) {
   const int64_t bytes = task.base.empty() ? task.plan->total_bytes() : own_bytes(task);
   const auto parity = static_cast<int64_t>(options_.parity * static_cast<double>(bytes));
   const auto look = [&] {
-    return check_space(run_, bytes + parity, options_.space_reserve);
+    return check_space(run_, stored_bytes(bytes + parity), options_.space_reserve);
   };
   const Result<void> space = look();
   if (!retention_.has_value() || (space.ok() && !was_full_)) return space;
@@ -149,6 +151,22 @@ Result<void> Committer::find_space(const SaveTask& task, const Busy& busy) {
     return names;
   });
   return look();
+}
+
+// How small bytes get by compression is known only when they are written. The last full
+// save tells how much to expect; before there is one, only the reserve is checked. If the
+// disk is full in the end, the attempt fails and is removed.
+int64_t Committer::stored_bytes(int64_t bytes) const {
+  if (options_.compress == 0) return bytes;
+  return static_cast<int64_t>(stored_share_ * static_cast<double>(bytes));
+}
+
+void Committer::note_stored(const SaveTask& task) {
+  const int64_t bytes = task.plan->total_bytes();
+  if (options_.compress == 0 || !task.base.empty() || bytes == 0) return;
+  int64_t stored = 0;
+  for (const ManifestFile& file : task.manifest.files) stored += file.bytes;
+  stored_share_ = std::min(1.0, static_cast<double>(stored) / static_cast<double>(bytes));
 }
 
 Result<Path> Committer::conclude(SaveTask& task, Attempt& attempt,
@@ -164,7 +182,9 @@ Result<Path> Committer::conclude(SaveTask& task, Attempt& attempt,
   if (!task.torn) HOLDFAST_TRY(check_replicas(task, votes));
   task.manifest.files = HOLDFAST_TRY(count_votes(std::move(votes), task.attempt));
   task.manifest.world = vote_.size();
-  return attempt.commit(task.manifest);
+  Result<Path> committed = attempt.commit(task.manifest);
+  if (committed.ok()) note_stored(task);
+  return committed;
 }
 
 // Drops the save if replicas differ. Once an earlier save has shown a difference, drops
@@ -213,7 +233,8 @@ Result<std::vector<ManifestFile>> Committer::join_and_write(SaveTask& task) {
   // For a full save rank 0 has already checked that the shards of all ranks fit.
   const Result<void> room =
       task.base.empty() ? Result<void>()
-                        : check_space(run_, own_bytes(task), options_.space_reserve);
+                        : check_space(run_, stored_bytes(own_bytes(task)),
+                                      options_.space_reserve);
   if (!room.ok()) {
     task.writer->cancel(room.error());
     return room.error();

@@ -119,6 +119,8 @@ class Committer {
   Result<Durable> follow(SaveTask& task);
   Result<Attempt> begin(const SaveTask& task, const Busy& busy);
   Result<void> find_space(const SaveTask& task, const Busy& busy);
+  int64_t stored_bytes(int64_t bytes) const;
+  void note_stored(const SaveTask& task);
   void retain(bool ahead, const Busy& busy);
   Result<Path> conclude(SaveTask& task, Attempt& attempt,
                         const Result<std::vector<ManifestFile>>& own);
@@ -145,6 +147,7 @@ class Committer {
   Channel vote_;
   std::optional<Retention> retention_;
   bool was_full_ = false;  // the last attempt failed because the disk was full
+  double stored_share_ = 0;  // how much of the last full save compression left
 };
 
 }  // namespace holdfast

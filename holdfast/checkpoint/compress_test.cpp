@@ -46,6 +46,25 @@ TEST_F(Compressed, ComesBackBitForBitAndIsSmaller) {
   EXPECT_TRUE(fresh.has(values()));
 }
 
+// The disk has room for what is written, but not for the bytes before compression.
+TEST_F(Compressed, IsNotRefusedForItsSizeBeforeCompression) {
+  const int64_t all = int64_t{1} << 40;
+  env.set_capacity(all);
+  const int64_t used = all - env.free_space(kRun).value();
+  const int64_t room = env.info(shard)->size + (32 << 10);
+  ASSERT_LT(room, job.collection().bytes());
+  env.set_capacity(used + room);
+  SaverOptions options = test_options();
+  options.compress = 3;
+  ASSERT_OK(save_alone(env, job, 2, options));
+  // Without room for it, it fails and leaves nothing.
+  EXPECT_ERROR(save_alone(env, job, 3, options), ErrorCode::kNoSpace);
+  env.set_capacity(all);
+  Job fresh(replicated(tensors(), 1));
+  ASSERT_OK(restore_alone(env, fresh, {.verify_all = true}));
+  EXPECT_TRUE(fresh.has(values()));
+}
+
 TEST_F(Compressed, PartsAndOtherLayoutsAreReadToo) {
   std::vector<Tensor> one{tensors()[0]};
   LayoutBuilder part(one, rank_holders(1));
