@@ -74,8 +74,11 @@ Result<ExitCode> reshard_path(const Context& context,
     return invalid("reshard: DST is missing; expected a path, or --plan-only");
   }
   ReshardOptions options = arguments.options;
+  ProgressBar planning(context, "plan the target " + options.to, ProgressUnit::kTrials);
+  options.planning = planning.callback();
   const ReshardPlan plan =
       HOLDFAST_TRY(plan_reshard(context.env, arguments.from, options));
+  planning.clear();
   tell_skipped(context, plan.from);
   if (!arguments.json) print_plan(context, plan);
   std::optional<Resharded> done;

@@ -10,6 +10,7 @@
 #include "holdfast/env/posix_env.h"
 #include "holdfast/shard/shard_index.h"
 #include "holdfast/store/owner.h"
+#include "holdfast/store/run.h"
 #include "holdfast/store/step_check.h"
 
 namespace holdfast::reshard_test {
@@ -227,6 +228,22 @@ TEST_F(Reshard, OnlyFilesThatDifferAreRemovedAfterTheCheck) {
                        "/a", broken),
                ErrorCode::kIo);
   EXPECT_EQ(cut("/gpt2.safetensors", "/a", dcp).value().kept, 2);
+}
+
+// A kill after the target has got its name leaves the hidden folder without its files.
+TEST_F(Reshard, AHiddenFolderWhoseFilesAreTheTargetIsRemoved) {
+  ASSERT_OK(cut("/gpt2.safetensors", "/a", "tp=2"));
+  ASSERT_OK(env_.create_folder("/.a.reshard"));
+  ASSERT_OK(Run::create_or_open(env_, "/.a.reshard"));
+  ASSERT_OK(env_.create_folder("/.a.reshard/files"));
+  EXPECT_ERROR(cut("/gpt2.safetensors", "/a", "tp=2"), ErrorCode::kConflict);
+  EXPECT_OK(env_.info("/.a.reshard"));  // an interrupted call that may be continued
+  ASSERT_OK(env_.remove_folder("/.a.reshard/files"));
+  EXPECT_ERROR(cut("/gpt2.safetensors", "/a", "tp=2"), ErrorCode::kConflict);
+  EXPECT_FALSE(env_.info("/.a.reshard").ok());
+  ASSERT_OK(env_.create_folder("/.a.reshard"));  // a kill while it was removed
+  EXPECT_ERROR(cut("/gpt2.safetensors", "/a", "tp=2"), ErrorCode::kConflict);
+  EXPECT_FALSE(env_.info("/.a.reshard").ok());
 }
 
 // The owner of the hidden run is at work for longer than its lease.

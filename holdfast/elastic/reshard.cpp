@@ -6,6 +6,8 @@
 #include "holdfast/formats/format.h"
 #include "holdfast/inspect/attempt_path.h"
 #include "holdfast/store/location.h"
+#include "holdfast/store/process.h"
+#include "holdfast/store/run.h"
 
 namespace holdfast {
 namespace {
@@ -102,6 +104,20 @@ int64_t bytes_there(Env& env, const Path& folder) {
     bytes += info->folder ? bytes_there(env, folder / name) : info->size;
   }
   return bytes;
+}
+
+// Removes the hidden folder of a call that was killed after the target had got its name.
+// Its files are the target by then, and its owner is dead.
+void remove_left(Env& env, const Path& to, const ReshardOptions& options) {
+  const WorkFolder work = work_folder(to);
+  if (!env.info(work.run).ok() || env.info(work.files).ok()) return;
+  const Result<Run> run = Run::open(env, work.run);
+  const Result<Identity> self =
+      options.identity ? Result<Identity>(*options.identity) : this_process(env);
+  // A folder without the file of a run was being removed.
+  if (!run.ok() && !is_missing(run.error())) return;
+  if (run.ok() && (!self.ok() || !run->acquire(*self).ok())) return;
+  static_cast<void>(env.remove_all(work.run));
 }
 
 Result<void> check_space_for(Env& env, const Path& to, const ReshardPlan& plan) {
@@ -216,6 +232,7 @@ Result<Resharded> reshard(Env& env, const ReshardPlan& plan, const Path& named,
   HOLDFAST_TRY(check_place(named));
   const Path to = without_slash(named);
   if (env.info(to).ok()) {
+    remove_left(env, to, options);
     return conflict("{}: exists; expected a path where there is nothing", to.native());
   }
   HOLDFAST_TRY(check_outside(env, to, plan));

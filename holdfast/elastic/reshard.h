@@ -45,6 +45,8 @@ struct ReshardOptions {
   int64_t vocabulary = 0;  // as in MegatronOptions
   int threads = 0;  // how many files are written at once; 0: as the machine has cores
   Reading reading{};
+  // Told how many parts of the plan are made, which takes long for very many positions.
+  Progress planning{};
   std::optional<Identity> identity{};  // of this process; if not set, from /proc
 };
 

@@ -147,10 +147,20 @@ Result<void> open_source(Env& env, const Path& path, const std::string& rules,
   return plan.contents->collection.check_covered().within(plan.from.path.native());
 }
 
-Result<Collection> cut_target(Env& env, const std::string& rules, ReshardPlan& plan) {
+// How many parts of the planning are told apart: the source is opened, its tensors are
+// cut, the files are assigned, the reads are planned. With very many positions each of
+// them takes long.
+constexpr int64_t kPlanningParts = 4;
+
+void tell_planned(const ReshardOptions& options, int64_t parts) {
+  if (options.planning) options.planning(parts, kPlanningParts);
+}
+
+Result<Collection> cut_target(Env& env, const ReshardOptions& options,
+                              ReshardPlan& plan) {
   const Collection& source = plan.contents->collection;
   if (plan.whole) return merge_all(source);
-  const RuledModel ruled = HOLDFAST_TRY(find_rules(env, rules, plan));
+  const RuledModel ruled = HOLDFAST_TRY(find_rules(env, options.rules, plan));
   plan.rules = ruled.rules;
   if (plan.rules == "megatron-gpt" && plan.parallel.tp > 1) {
     HOLDFAST_TRY(
@@ -159,6 +169,7 @@ Result<Collection> cut_target(Env& env, const std::string& rules, ReshardPlan& p
   }
   const Collection cut =
       HOLDFAST_TRY(cut_by_rules(ruled, source.tensors(), plan.parallel));
+  tell_planned(options, 2);
   return assign_writers(cut, Topology::uniform(1));
 }
 
@@ -202,7 +213,9 @@ Result<ReshardPlan> plan_reshard(Env& env, const Path& from,
   ReshardPlan plan;
   plan.parallel = HOLDFAST_TRY(parse_target(options.to));
   plan.whole = options.to == "whole";
+  tell_planned(options, 0);
   HOLDFAST_TRY(open_source(env, from, options.rules, plan));
+  tell_planned(options, 1);
   plan.format = HOLDFAST_TRY(choose_format(plan, options.format));
   if (plan.format == kMegatronFormat) {
     HOLDFAST_TRY(plan_megatron_target(env, options, plan));
@@ -214,11 +227,13 @@ Result<ReshardPlan> plan_reshard(Env& env, const Path& from,
                    options.vocabulary, plan.format);
   }
   plan.files = std::make_shared<const Collection>(
-      HOLDFAST_TRY(cut_target(env, options.rules, plan)));
+      HOLDFAST_TRY(cut_target(env, options, plan)));
+  tell_planned(options, 3);
   plan.figures =
       HOLDFAST_TRY(holdfast::plan(plan.contents->collection, *plan.files,
                                   Topology::uniform(1), {.forwarding = false}))
           .figures;
+  tell_planned(options, kPlanningParts);
   return plan;
 }
 
