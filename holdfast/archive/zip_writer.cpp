@@ -127,7 +127,8 @@ Bytes zip::end_records(const Ends& ends) {
                                    : uint64_t{kIn64Short};
   Header header;
   // NumPy knows an archive without records by its first bytes, which must be kEndMark.
-  if (ends.entries > 0) {
+  const bool large = ends.size >= ends.zip64_from || ends.offset >= ends.zip64_from;
+  if (ends.entries > 0 || large) {
     header.u32(kEnd64Mark).u64(kEnd64Bytes - 12).u16(45).u16(45).u32(0).u32(0);
     header.u64(ends.entries).u64(ends.entries).u64(ends.size).u64(ends.offset);
     header.u32(kLocator64Mark).u32(0).u64(ends.offset + ends.size).u32(1);

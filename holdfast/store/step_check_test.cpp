@@ -168,7 +168,10 @@ TEST_F(WholeTest, WhatCannotBeReadIsDamageAndTheRestIsStillChecked) {
 // all tensors. To name them all would take the square of the size of the index.
 TEST_F(WholeTest, AForgedIndexDoesNotTakeTheSquareOfItsSize) {
   constexpr int64_t kMany = 2500;
-  ShardIndex index{.files = {{.name = shard, .bytes = kMany}}};
+  ShardIndex index;
+  index.files.resize(1);
+  index.files[0].name = shard;
+  index.files[0].bytes = kMany;
   for (int64_t i = 0; i < kMany; ++i) {
     index.files[0].chunks.push_back({.offset = i, .bytes = 1, .crc = 1});
     index.tensors.push_back(
