@@ -19,11 +19,13 @@ enum Op : uint8_t {
   kDup = '2',
   kFloat = 'F',
   kInt = 'I',
+  kInstance = 'i',
   kBinInt = 'J',
   kBinInt1 = 'K',
   kLong = 'L',
   kBinInt2 = 'M',
   kNone = 'N',
+  kObject = 'o',
   kPersistentText = 'P',
   kBinPersistent = 'Q',
   kReduce = 'R',
@@ -66,9 +68,11 @@ enum Op : uint8_t {
   kEmptySet = 0x8f,
   kAddItems = 0x90,
   kFrozenSet = 0x91,
+  kNewObjectWithKeywords = 0x92,
   kStackGlobal = 0x93,
   kMemoize = 0x94,
   kFrame = 0x95,
+  kByteArray8 = 0x96,
   kBinBytes = 'B',
   kShortBinBytes = 'C',
 };
@@ -81,6 +85,9 @@ class Program {
 
   std::string_view where() const { return where_; }
   size_t left() const { return bytes_.size() - at_; }
+  size_t at() const { return at_; }
+  // Whether a read failed because the bytes end before the pickle does.
+  bool ran_out() const { return ran_out_; }
   size_t op_at() const { return op_at_; }
 
   // Reads the next opcode. Messages name its position from now on.
@@ -89,9 +96,15 @@ class Program {
     return number<uint8_t>();
   }
 
+  // Fails if fewer bytes are left.
+  Result<void> check_left(uint64_t count) {
+    if (count <= left()) return {};
+    ran_out_ = true;
+    return broken("needs {} bytes; only {} are left", count, left());
+  }
+
   Result<ByteView> read(uint64_t count) {
-    if (count > left())
-      return broken("needs {} bytes; only {} are left", count, left());
+    HOLDFAST_TRY(check_left(count));
     const ByteView found = bytes_.subspan(at_, count);
     at_ += count;
     return found;
@@ -107,6 +120,7 @@ class Program {
     const std::string_view rest = text_of(bytes_.subspan(at_)).substr(0, kMaxLine);
     const size_t end = rest.find('\n');
     if (end == rest.npos) {
+      ran_out_ = rest.size() < kMaxLine;
       return broken("a line does not end within {} bytes", rest.size());
     }
     at_ += end + 1;
@@ -126,6 +140,7 @@ class Program {
   const std::string_view where_;
   size_t at_ = 0;
   size_t op_at_ = 0;
+  bool ran_out_ = false;
 };
 
 // Converts an integer from two's complement, little-endian, in any number of bytes; no

@@ -29,6 +29,15 @@ class Machine : private Stack {
       : Stack(bytes, options.where), options_(options) {}
 
   Result<Pickle> run() {
+    Pickle pickle = HOLDFAST_TRY(run_front());
+    if (program_.left() != 0) {
+      return program_.broken("{} bytes follow its end", program_.left());
+    }
+    return pickle;
+  }
+
+  // Runs the pickle that the bytes begin with. at() is then its end.
+  Result<Pickle> run_front() {
     while (true) {
       const uint8_t op = HOLDFAST_TRY(program_.next());
       if (op == kStop) break;
@@ -46,11 +55,11 @@ class Machine : private Stack {
       return program_.broken("{} values are left on the stack at its end",
                              stack_.size());
     }
-    if (program_.left() != 0) {
-      return program_.broken("{} bytes follow its end", program_.left());
-    }
     return Pickle{std::move(nodes_), root};
   }
+
+  size_t at() const { return program_.at(); }
+  bool ran_out() const { return program_.ran_out(); }
 
  private:
   using List = PickleNode::List;
@@ -96,14 +105,17 @@ class Machine : private Stack {
   Result<bool> step_text(uint8_t op) {
     switch (op) {
       case kShortBinString:
-      case kShortBinUnicode: return push_text(HOLDFAST_TRY(program_.number<uint8_t>()));
+        return push_old_string(HOLDFAST_TRY(program_.number<uint8_t>()));
       case kBinString:
+        return push_old_string(HOLDFAST_TRY(program_.number<uint32_t>()));
+      case kShortBinUnicode: return push_text(HOLDFAST_TRY(program_.number<uint8_t>()));
       case kBinUnicode: return push_text(HOLDFAST_TRY(program_.number<uint32_t>()));
       case kBinUnicode8: return push_text(HOLDFAST_TRY(program_.number<uint64_t>()));
       case kUnicode: return push_line(HOLDFAST_TRY(program_.line()));
       case kString: return push_quoted(HOLDFAST_TRY(program_.line()));
       case kShortBinBytes: return push_bytes(HOLDFAST_TRY(program_.number<uint8_t>()));
       case kBinBytes: return push_bytes(HOLDFAST_TRY(program_.number<uint32_t>()));
+      case kByteArray8:
       case kBinBytes8: return push_bytes(HOLDFAST_TRY(program_.number<uint64_t>()));
       default: return false;
     }
@@ -173,17 +185,23 @@ class Machine : private Stack {
       }
       case kFrame: {
         const auto size = HOLDFAST_TRY(program_.number<uint64_t>());
-        if (size <= program_.left()) return true;
-        return program_.broken("a frame of {} bytes; only {} are left", size,
-                               program_.left());
+        HOLDFAST_TRY(program_.check_left(size));
+        return true;
       }
       case kGlobal: {
         const std::string module(HOLDFAST_TRY(program_.line()));
         return push_global(module, HOLDFAST_TRY(program_.line()));
       }
       case kStackGlobal: return stack_global();
+      case kInstance: {
+        const std::string module(HOLDFAST_TRY(program_.line()));
+        const std::string_view name = HOLDFAST_TRY(program_.line());
+        return call_at_mark(module, name);
+      }
+      case kObject: return call_first_at_mark();
       case kReduce:
-      case kNewObject: return call();
+      case kNewObject: return call(HOLDFAST_TRY(pop_many(2)));
+      case kNewObjectWithKeywords: return call(HOLDFAST_TRY(pop_many(3)));
       case kBuild: return build();
       case kBinPersistent: return push(PickleNode::Persistent{HOLDFAST_TRY(pop())});
       default: return false;
@@ -195,72 +213,6 @@ class Machine : private Stack {
     const auto index = index_from_text(text);
     if (!index) return program_.broken("not an index of the memo; expected a number");
     return uint64_t{*index};
-  }
-
-  // Numbers and text.
-
-  Result<bool> push_integer(const Object& integer) {
-    if (const auto* small = integer.as<int64_t>()) return push(*small);
-    return push(*integer.as<Object::BigInteger>());
-  }
-
-  Result<bool> push_long(uint64_t count) {
-    const ByteView digits = HOLDFAST_TRY(program_.read(count));
-    if (count > kMaxPickleIntegerBytes) {
-      return unsupported("{}: byte {}: an integer of {} bytes, limit {}",
-                         options_.where, program_.op_at(), count,
-                         kMaxPickleIntegerBytes);
-    }
-    return push_integer(integer_from_bytes(digits));
-  }
-
-  Result<bool> push_decimal(uint8_t op) {
-    std::string_view text = HOLDFAST_TRY(program_.line());
-    if (op == kInt && (text == "00" || text == "01")) return push(text == "01");
-    if (op == kLong && text.ends_with('L')) text.remove_suffix(1);
-    const auto integer = integer_from_decimal(text);
-    if (!integer || text.size() > 2 * kMaxPickleIntegerBytes) {
-      return program_.broken("not an integer; expected decimal digits");
-    }
-    return push_integer(*integer);
-  }
-
-  Result<bool> push_float() {
-    return push(double_from_bytes(HOLDFAST_TRY(program_.read(8))));
-  }
-
-  Result<bool> push_float_text() {
-    const auto number = double_from_text(HOLDFAST_TRY(program_.line()));
-    return number ? push(*number) : program_.broken("not a number; expected one");
-  }
-
-  Result<bool> push_string(std::string_view text) {
-    if (!is_utf8(text)) return program_.broken("text is not UTF-8");
-    return push(std::string(text));
-  }
-
-  Result<bool> push_text(uint64_t count) {
-    return push_string(text_of(HOLDFAST_TRY(program_.read(count))));
-  }
-
-  // Protocol 0 escapes characters that are not plain. Names need only plain text, so
-  // escapes are not supported.
-  Result<bool> push_line(std::string_view text) {
-    if (is_plain_line(text)) return push(std::string(text));
-    return unsupported(
-        "{}: byte {}: text of protocol 0 has escapes, which are not supported",
-        options_.where, program_.op_at());
-  }
-
-  Result<bool> push_quoted(std::string_view text) {
-    const bool quoted = text.size() >= 2 && text.front() == text.back() &&
-                        (text.front() == '\'' || text.front() == '"');
-    if (!quoted) return program_.broken("text has no quotes");
-    return push_line(text.substr(1, text.size() - 2));
-  }
-
-  Result<bool> push_bytes(uint64_t count) {
-    return push(copy_of(HOLDFAST_TRY(program_.read(count))));
   }
 
   // Containers.
@@ -343,7 +295,7 @@ class Machine : private Stack {
   Result<bool> push_set(std::string_view kind) {
     HOLDFAST_TRY(push_global("builtins", kind));
     HOLDFAST_TRY(push(Tuple{}));
-    return call();
+    return call(HOLDFAST_TRY(pop_many(2)));
   }
 
   Result<bool> stack_global() {
@@ -356,18 +308,39 @@ class Machine : private Stack {
     return push_global(std::string(*module), std::string(*name));
   }
 
-  Result<bool> call() {
-    const auto parts = HOLDFAST_TRY(pop_many(2));
+  // `parts` are a function, its arguments, and perhaps its arguments with names.
+  Result<bool> call(const std::vector<PickleId>& parts) {
     const auto* function = nodes_[parts[0]].as<Global>();
     const auto* arguments = nodes_[parts[1]].as<Tuple>();
-    if (function == nullptr)
-      return program_.broken("calls a value that is not a global");
-    if (arguments == nullptr)
+    const PickleId keywords = parts.size() > 2 ? parts[2] : kNoPickleId;
+    if (arguments == nullptr ||
+        (keywords != kNoPickleId && nodes_[keywords].as<Dict>() == nullptr)) {
       return program_.broken("calls {} with arguments that are not a tuple",
-                             function->name);
+                             function == nullptr ? "a value" : function->name);
+    }
     // Python 3 makes such a dict empty and sets its items afterwards.
-    if (is_dict(function->name) && arguments->items.size() < 2) return push(Dict{});
-    return push(Call{parts[0], parts[1], kNoPickleId, kNoPickleId, kNoPickleId});
+    const bool dict = function != nullptr && is_dict(function->name);
+    if (dict && arguments->items.size() < 2) return push(Dict{});
+    return push(
+        Call{.function = parts[0], .arguments = parts[1], .keywords = keywords});
+  }
+
+  // Protocols 0 and 1 put a mark, the class unless the opcode names it, and the
+  // arguments on the stack.
+  Result<bool> call_at_mark(std::string_view module, std::string_view name) {
+    HOLDFAST_TRY(push(Tuple{HOLDFAST_TRY(pop_mark())}));
+    const PickleId arguments = HOLDFAST_TRY(pop());
+    HOLDFAST_TRY(push_global(module, name));
+    return call({HOLDFAST_TRY(pop()), arguments});
+  }
+
+  Result<bool> call_first_at_mark() {
+    auto items = HOLDFAST_TRY(pop_mark());
+    if (items.empty()) return program_.broken("calls nothing");
+    const PickleId function = items.front();
+    items.erase(items.begin());
+    HOLDFAST_TRY(push(Tuple{std::move(items)}));
+    return call({function, HOLDFAST_TRY(pop())});
   }
 
   // Sets attributes of the value on top of the stack. Attributes of an OrderedDict are
@@ -393,6 +366,15 @@ class Machine : private Stack {
 
 Result<Pickle> read_pickle(ByteView bytes, const PickleOptions& options) {
   return Machine(bytes, options).run();
+}
+
+Result<std::optional<FrontPickle>> read_front_pickle(ByteView bytes,
+                                                     const PickleOptions& options) {
+  Machine machine(bytes, options);
+  Result<Pickle> pickle = machine.run_front();
+  if (!pickle.ok() && machine.ran_out()) return std::optional<FrontPickle>();
+  return std::optional(
+      FrontPickle{HOLDFAST_TRY(std::move(pickle)), machine.at()});
 }
 
 }  // namespace holdfast

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -47,13 +48,14 @@ struct PickleNode {
     std::string name;
   };
   // A call that was not made, and what the pickle would have done with its result. The
-  // last three are kNoPickleId if the pickle does not use them.
+  // last four are kNoPickleId if the pickle does not use them.
   struct Call {
-    PickleId function;   // a Global
-    PickleId arguments;  // a Tuple
-    PickleId state;      // attributes that would be set: usually a Dict
-    PickleId items;      // a List of the values that would be appended
-    PickleId entries;    // a Dict of the items that would be set
+    PickleId function = kNoPickleId;   // a Global, or another value that is called
+    PickleId arguments = kNoPickleId;  // a Tuple
+    PickleId keywords = kNoPickleId;   // a Dict of the arguments that have names
+    PickleId state = kNoPickleId;      // attributes that would be set: usually a Dict
+    PickleId items = kNoPickleId;      // a List of the values that would be appended
+    PickleId entries = kNoPickleId;    // a Dict of the items that would be set
   };
   // A reference to an object outside of the pickle.
   struct Persistent {
@@ -94,5 +96,14 @@ struct PickleOptions {
 };
 
 Result<Pickle> read_pickle(ByteView bytes, const PickleOptions& options);
+
+// The pickle that bytes begin with.
+struct FrontPickle {
+  Pickle pickle{};
+  size_t bytes = 0;  // of the pickle; other bytes follow
+};
+// Returns nullopt if the bytes end before the pickle does: more bytes are needed.
+Result<std::optional<FrontPickle>> read_front_pickle(ByteView bytes,
+                                                     const PickleOptions& options);
 
 }  // namespace holdfast

@@ -1,11 +1,12 @@
 // The stack of the machine that reads pickles (pickle_reader.cpp), with the program
-// that it runs and the nodes that it makes.
+// that it runs and the nodes that it makes. It pushes the program's numbers and texts.
 #pragma once
 
 #include <vector>
 
 #include "holdfast/archive/pickle_internal.h"
 #include "holdfast/archive/pickle_reader.h"
+#include "holdfast/base/json_text.h"
 
 namespace holdfast::pickle {
 
@@ -49,6 +50,79 @@ class Stack {
     auto items = HOLDFAST_TRY(pop_many(stack_.size() - marks_.back()));
     marks_.pop_back();
     return items;
+  }
+
+  // Numbers and text.
+
+  Result<bool> push_integer(const Object& integer) {
+    if (const auto* small = integer.as<int64_t>()) return push(*small);
+    return push(*integer.as<Object::BigInteger>());
+  }
+
+  Result<bool> push_long(uint64_t count) {
+    const ByteView digits = HOLDFAST_TRY(program_.read(count));
+    if (count > kMaxPickleIntegerBytes) {
+      return unsupported("{}: byte {}: an integer of {} bytes, limit {}",
+                         program_.where(), program_.op_at(), count,
+                         kMaxPickleIntegerBytes);
+    }
+    return push_integer(integer_from_bytes(digits));
+  }
+
+  Result<bool> push_decimal(uint8_t op) {
+    std::string_view text = HOLDFAST_TRY(program_.line());
+    if (op == kInt && (text == "00" || text == "01")) return push(text == "01");
+    if (op == kLong && text.ends_with('L')) text.remove_suffix(1);
+    const auto integer = integer_from_decimal(text);
+    if (!integer || text.size() > 2 * kMaxPickleIntegerBytes) {
+      return program_.broken("not an integer; expected decimal digits");
+    }
+    return push_integer(*integer);
+  }
+
+  Result<bool> push_float() {
+    return push(double_from_bytes(HOLDFAST_TRY(program_.read(8))));
+  }
+
+  Result<bool> push_float_text() {
+    const auto number = double_from_text(HOLDFAST_TRY(program_.line()));
+    return number ? push(*number) : program_.broken("not a number; expected one");
+  }
+
+  Result<bool> push_string(std::string_view text) {
+    if (!is_utf8(text)) return program_.broken("text is not UTF-8");
+    return push(std::string(text));
+  }
+
+  Result<bool> push_text(uint64_t count) {
+    return push_string(text_of(HOLDFAST_TRY(program_.read(count))));
+  }
+
+  // The strings of Python 2 are text or bytes.
+  Result<bool> push_old_string(uint64_t count) {
+    const ByteView bytes = HOLDFAST_TRY(program_.read(count));
+    if (!is_utf8(text_of(bytes))) return push(copy_of(bytes));
+    return push(std::string(text_of(bytes)));
+  }
+
+  // Protocol 0 escapes characters that are not plain. Names need only plain text, so
+  // escapes are not supported.
+  Result<bool> push_line(std::string_view text) {
+    if (is_plain_line(text)) return push(std::string(text));
+    return unsupported(
+        "{}: byte {}: text of protocol 0 has escapes, which are not supported",
+        program_.where(), program_.op_at());
+  }
+
+  Result<bool> push_quoted(std::string_view text) {
+    const bool quoted = text.size() >= 2 && text.front() == text.back() &&
+                        (text.front() == '\'' || text.front() == '"');
+    if (!quoted) return program_.broken("text has no quotes");
+    return push_line(text.substr(1, text.size() - 2));
+  }
+
+  Result<bool> push_bytes(uint64_t count) {
+    return push(copy_of(HOLDFAST_TRY(program_.read(count))));
   }
 
   Program program_;

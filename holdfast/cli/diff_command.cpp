@@ -94,6 +94,9 @@ void print_report(const Context& context, const DiffReport& report, bool all) {
   if (report.objects) {
     fmt::print(context.out, "objects differ at {}\n", printable(*report.objects));
   }
+  for (const std::string& line : report.left_out) {
+    fmt::print(context.out, "not compared: {}\n", printable(line));
+  }
   fmt::print(context.out, "{}{}; {} compared\n", counts_text(report),
              report.equal()   ? ", and so are the objects"
              : report.objects ? "; the objects differ"

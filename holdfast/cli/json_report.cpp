@@ -207,7 +207,8 @@ std::string show_json(const PathSummary& shown, bool layout) {
        {"tensors", tensors},
        {"objects", object_json(shown.objects)},
        {"rank_objects", of_ranks},
-       {"metadata", shown.metadata}});
+       {"metadata", shown.metadata},
+       {"left_out", shown.left_out}});
 }
 
 std::string verify_json(std::span<const Verified> all,
@@ -241,6 +242,7 @@ std::string diff_json(const std::string& a, const std::string& b,
                      {"equal", report.equal()},
                      {"bytes", report.bytes},
                      {"objects", text_or_null(report.objects.value_or(""))},
+                     {"left_out", report.left_out},
                      {"tensors", tensors}});
 }
 

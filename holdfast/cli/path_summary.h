@@ -19,6 +19,7 @@ struct PathSummary {
   // The objects of single ranks, if the path is a step.
   std::map<int, Object> rank_objects{};
   std::map<std::string, std::string> metadata{};
+  std::vector<std::string> left_out{};  // as in Contents
   std::optional<Manifest> manifest{};  // set if the path is a step
   std::vector<Seal> seals{};           // one for each tensor, if the path is a step
   Roles roles{};                       // one for each tensor

@@ -203,6 +203,9 @@ Result<ExitCode> show(const Context& context, const ShowArguments& arguments) {
   if (arguments.roles || !arguments.roles_from.empty()) print_roles(context, shown);
   if (arguments.layout) print_layout(context, shown.collection);
   print_objects(context, shown, arguments.objects);
+  for (const std::string& line : shown.left_out) {
+    fmt::print(context.out, "left out: {}\n", printable(line));
+  }
   return ExitCode::kDone;
 }
 
@@ -221,7 +224,8 @@ Result<PathSummary> summarize_file(Env& env, const Found& found) {
   return PathSummary{.found = found,
                      .collection = std::move(contents.collection),
                      .objects = std::move(contents.objects),
-                     .metadata = std::move(contents.metadata)};
+                     .metadata = std::move(contents.metadata),
+                     .left_out = std::move(contents.left_out)};
 }
 
 Result<PathSummary> summarize_step(Env& env, const Found& found) {

@@ -69,17 +69,28 @@ class CheckedSource : public Source, public DigestCheck {
 // The checks of contents with several files: passes each record to the file that has it.
 class HolderDigests : public DigestCheck {
  public:
-  // `sources` has one source for each holder. Shared with the sources of the contents.
-  explicit HolderDigests(std::vector<std::shared_ptr<const CheckedSource>> sources)
-      : sources_(std::move(sources)) {}
+  // The check of one holder.
+  struct Part {
+    std::shared_ptr<const DigestCheck> digests{};  // null if nothing is to be checked
+    HolderId holder = 0;                           // what `digests` calls the holder
+  };
+
+  // One part for each holder. Shared with the sources of the contents.
+  explicit HolderDigests(std::vector<Part> parts) : parts_(std::move(parts)) {}
+  explicit HolderDigests(
+      const std::vector<std::shared_ptr<const CheckedSource>>& sources) {
+    for (const auto& source : sources) parts_.push_back({source, 0});
+  }
 
   Result<void> check_record(HolderId holder, int64_t offset,
                             bool whole) const override {
-    return sources_[holder]->check_record(holder, offset, whole);
+    const Part& part = parts_[holder];
+    if (part.digests == nullptr) return {};
+    return part.digests->check_record(part.holder, offset, whole);
   }
 
  private:
-  const std::vector<std::shared_ptr<const CheckedSource>> sources_;
+  std::vector<Part> parts_;
 };
 
 }  // namespace holdfast

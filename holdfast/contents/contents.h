@@ -53,6 +53,9 @@ struct Contents {
   // Objects of classes that Object cannot represent and that became plain data.
   // Example: "args: argparse.Namespace".
   std::vector<std::string> simplified{};
+  // What the file holds but this build cannot read, by name, and why. All else can be
+  // read. Example: "model.mask: has 9 dimensions, limit 8".
+  std::vector<std::string> left_out{};
 };
 
 // Reads a box of a tensor into `memory`, from all pieces that hold parts of it. `into`

@@ -144,6 +144,10 @@ Result<void> open_source(Env& env, const Path& path, const std::string& rules,
       return {};
     }));
   }
+  if (!plan.contents->left_out.empty()) {
+    return unsupported("{}: {}; expected a source of which nothing is left out",
+                       plan.from.path.native(), plan.contents->left_out.front());
+  }
   return plan.contents->collection.check_covered().within(plan.from.path.native());
 }
 

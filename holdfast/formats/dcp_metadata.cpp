@@ -86,7 +86,8 @@ class MetadataDecoder {
   // The name of the class that an object is of. Empty if it is no object.
   std::string_view kind(PickleId id) const {
     const auto* call = pickle_[id].as<Call>();
-    return call == nullptr ? "" : class_of(pickle_[call->function].as<Global>()->name);
+    const auto* global = call == nullptr ? nullptr : as<Global>(call->function);
+    return global == nullptr ? "" : class_of(global->name);
   }
 
   // The attribute of an object, or kNoPickleId if it has none of this name.

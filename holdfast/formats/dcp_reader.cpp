@@ -25,7 +25,7 @@ constexpr const char* kTiesText = "holdfast.ties";
 // is one bare tensor has the name of the entry.
 std::string name_in(const std::string& entry, const OpenedArchive& archive,
                     const std::string& name) {
-  const bool bare = archive.objects.as<Object::TensorName>() != nullptr;
+  const bool bare = archive.tree.objects.as<Object::TensorName>() != nullptr;
   return bare ? entry : fmt::format("{}.{}", entry, name);
 }
 
@@ -139,12 +139,13 @@ class FolderOpener {
   Result<void> add_chunk(const Entry& entry, TensorId id, const Chunk& chunk) {
     const NamedItem item{chunk.item, entry.name};
     const OpenedArchive archive = HOLDFAST_TRY(open_archive_of(item));
-    const bool bare = archive.objects.as<Object::TensorName>() != nullptr;
-    if (!bare || archive.placed.size() != 1) {
+    const std::vector<Placed>& stored = archive.views.stored;
+    const bool bare = archive.tree.objects.as<Object::TensorName>() != nullptr;
+    if (!bare || stored.size() != 1) {
       return corrupt("{}: the item of {} is no tensor; expected one", where_,
                      shown(entry.name));
     }
-    const Placed& placed = archive.placed.front();
+    const Placed& placed = stored.front();
     if (placed.tensor.dtype != entry.dtype ||
         placed.tensor.shape != chunk.box.shape()) {
       return corrupt("{}: the item of {} {} has {} {}; expected {} {}", where_,
@@ -178,26 +179,32 @@ class FolderOpener {
                      where_, shown(owner->second->name), shown(entry.name));
     }
     OpenedArchive archive = HOLDFAST_TRY(open_archive_of({entry.object, entry.name}));
-    const auto* text = archive.objects.as<std::string>();
+    const auto* text = archive.tree.objects.as<std::string>();
     if (text != nullptr && entry.name.starts_with(kKeptPrefix)) {
       kept_[entry.name] = *text;
       return {};
     }
     add_tensors_of(entry, archive);
-    for (const std::string& line : archive.simplified) {
-      constexpr std::string_view kWhole = "the saved object";
-      simplified_.push_back(line.starts_with(kWhole)
-                                ? entry.name + line.substr(kWhole.size())
-                                : entry.name + "." + line);
-    }
-    rename_leaves(entry.name, archive, archive.objects);
-    leaves_.push_back({.entry = &entry, .object = std::move(archive.objects)});
+    add_lines(entry, archive.tree.simplified, simplified_);
+    add_lines(entry, archive.tree.left_out, left_out_);
+    rename_leaves(entry.name, archive, archive.tree.objects);
+    leaves_.push_back({.entry = &entry, .object = std::move(archive.tree.objects)});
     return {};
+  }
+
+  // Adds lines on the objects in an item, whose names begin with that of the item.
+  static void add_lines(const Entry& entry, const std::vector<std::string>& lines,
+                        std::vector<std::string>& all) {
+    constexpr std::string_view kWhole = "the saved object";
+    for (const std::string& line : lines) {
+      all.push_back(line.starts_with(kWhole) ? entry.name + line.substr(kWhole.size())
+                                             : entry.name + "." + line);
+    }
   }
 
   // Tensors in a tuple are in the item of the tuple.
   void add_tensors_of(const Entry& entry, const OpenedArchive& archive) {
-    for (const Placed& placed : archive.placed) {
+    for (const Placed& placed : archive.views.stored) {
       const auto id = static_cast<TensorId>(tensors_.size());
       Tensor tensor = placed.tensor;
       tensor.name = name_in(entry.name, archive, tensor.name);
@@ -223,6 +230,10 @@ class FolderOpener {
     ItemFile& file = *HOLDFAST_TRY(file_of(item));
     OpenedArchive archive = HOLDFAST_TRY(
         torch_zip::open_archive(HOLDFAST_TRY(open_item(file.source, item))));
+    if (!archive.views.computed.empty()) {
+      return unsupported("{}: {} has an expanded or conjugated tensor; expected a clone",
+                         where_, shown(item.entry));
+    }
     for (const ZipEntry& entry : archive.entries) {
       file.records.push_back(
           {.name = fmt::format("{}: entry {}", shown(item.entry), entry.name),
@@ -248,7 +259,8 @@ class FolderOpener {
                       .sources = {},
                       .objects = std::move(objects),
                       .metadata = std::move(restored.metadata),
-                      .simplified = std::move(simplified_)};
+                      .simplified = std::move(simplified_),
+                      .left_out = std::move(left_out_)};
     add_sources(contents);
     return OpenedFolder{std::move(contents), std::move(names)};
   }
@@ -304,7 +316,7 @@ class FolderOpener {
       sources.push_back(checked.at(holder.file));
       contents.sources.push_back(sources.back());
     }
-    contents.digests = std::make_shared<HolderDigests>(std::move(sources));
+    contents.digests = std::make_shared<HolderDigests>(sources);
   }
 
   const std::string where_;
@@ -321,6 +333,7 @@ class FolderOpener {
   std::vector<Leaf> leaves_;
   KeptTexts kept_;
   std::vector<std::string> simplified_;
+  std::vector<std::string> left_out_;
 };
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Reads and writes the zip files of torch.save (.pt, .pth, .bin) without torch.
+// Reads and writes the zip files of torch.save (.pt, .pth, .bin) without torch, and reads
+// the files that it wrote before torch 1.6 (torch_legacy.cpp).
 //
 // A file is a zip archive with one folder: data.pkl is the saved object as a pickle,
 // data/<k> has the bytes of storage k, and byteorder, version and some others are small
@@ -10,7 +11,9 @@
 // cannot represent become the nearest one that it can:
 //   OrderedDict   a dict; its attributes, such as _metadata, are dropped
 //   defaultdict   a dict
-//   Parameter     a tensor
+//   Parameter     a tensor, and so are Buffer and other subclasses
+//   storage       a tensor of one dimension
+//   bytearray     bytes
 //   torch.Size    a tuple
 //   torch.dtype   the text "torch.float32"
 //   torch.device  the text "cuda:0"
@@ -20,14 +23,20 @@
 // be read, with its tensors. The object becomes a dict with "__class__", the name of
 // the class, and with its attributes; or with "__arguments__", "__items__",
 // "__entries__" and "__state__", as far as the pickle has them. A class or function
-// that stands alone becomes its name. contents.simplified lists all such objects.
+// that stands alone becomes its name. A sparse, quantized or nested tensor becomes a dict
+// of the tensors that it is made of ("w.indices", "w.values"), and so does a subclass that
+// wraps other tensors. contents.simplified lists all such objects.
 //
-// Fails with kUnsupported, naming the place, for sparse and quantized tensors and
-// subclasses of tensors, expanded views and views whose elements share bytes, objects
-// that contain themselves or nest deeper than kMaxObjectDepth, functions that only an
-// attack would name (os.system), big-endian files, the format that torch.save had
-// before torch 1.6, TorchScript, and two tensors whose paths give the same name. Fails
-// with kCorrupt if the file contradicts itself.
+// Expanded views, views whose elements share bytes, and conjugated and negated views are
+// computed when they are read (computed_views.h). They cannot be patched.
+//
+// What cannot be read is left out and listed in contents.left_out: tensors without bytes or
+// of unknown dtypes, objects that contain themselves or nest deeper than kMaxObjectDepth,
+// and calls of unknown functions of torch. It is missing in a dict, and None in a list.
+//
+// Fails with kUnsupported, naming the place, if nothing but such an object was saved, for
+// functions that only an attack would name (os.system), big-endian files and TorchScript.
+// Fails with kCorrupt if the file contradicts itself.
 #pragma once
 
 #include <memory>
@@ -42,8 +51,7 @@ namespace holdfast {
 
 // True for the names of the records in a zip archive of torch.
 bool is_torch_archive(std::span<const std::string> names);
-// True for the first bytes of a file that torch wrote before 1.6. open_torch() refuses it
-// with an error that says so.
+// True for the first bytes of a file that torch wrote before 1.6.
 bool is_legacy_torch(ByteView head);
 
 // Reads the directory and the pickle, but no tensors. If several names refer to the

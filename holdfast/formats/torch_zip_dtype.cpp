@@ -50,6 +50,9 @@ std::optional<Dtype> find(std::string_view global, std::string_view Row::*column
 }  // namespace
 
 std::optional<Dtype> dtype_of_storage(std::string_view global) {
+  if (global == "torch.QInt8Storage") return Dtype::kI8;
+  if (global == "torch.QUInt8Storage") return Dtype::kU8;
+  if (global == "torch.QInt32Storage") return Dtype::kI32;
   return find(global, &Row::storage);
 }
 

@@ -134,21 +134,21 @@ bool may_occur(std::string_view global) {
       "sys",      "shutil",     "socket", "runpy",   "importlib", "pty",
       "ctypes",   "pickle",     "imp",    "marshal", "code",      "codeop",
       "commands", "webbrowser", "timeit", "pdb"};
-  constexpr std::array<std::string_view, 12> kTypes{
-      "set",   "frozenset", "bytes", "bytearray", "complex", "slice",
-      "range", "object",    "list",  "dict",      "tuple",   "str"};
-  constexpr std::array<std::string_view, 3> kNumbers{"int", "float", "bool"};
+  constexpr std::array<std::string_view, 18> kBuiltins{
+      "eval",    "exec",    "execfile",   "compile", "open",  "__import__",
+      "globals", "locals",  "vars",       "input",   "exit",  "quit",
+      "setattr", "delattr", "breakpoint", "file",    "apply", "reload"};
   const size_t dot = global.find('.');
   const std::string_view module = global.substr(0, dot);
   if (std::ranges::count(kModules, module) != 0) return false;
   if (module != "builtins" || dot == global.npos) return true;
-  const std::string_view name = global.substr(dot + 1);
-  return std::ranges::count(kTypes, name) + std::ranges::count(kNumbers, name) != 0;
+  return std::ranges::count(kBuiltins, global.substr(dot + 1)) == 0;
 }
 
 bool is_known(std::string_view function) {
-  constexpr std::array<std::string_view, 4> kOthers{"torch.Size", "torch.device",
-                                                    "_codecs.encode", "builtins.bytes"};
+  constexpr std::array<std::string_view, 6> kOthers{
+      "torch.Size",     "torch.device",       "torch.serialization._get_layout",
+      "_codecs.encode", "builtins.bytearray", "builtins.bytes"};
   constexpr std::array<std::string_view, 3> kTensors{"torch._utils.", "torch._tensor.",
                                                      "torch.storage."};
   return std::ranges::count(kOthers, function) != 0 ||

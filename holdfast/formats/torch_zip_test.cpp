@@ -62,7 +62,7 @@ Object text(std::string value) { return Object(std::move(value)); }
 
 TEST(TorchZipTest, ReadsEveryFileThatTorchWrote) {
   const auto files = expected_lines();
-  EXPECT_EQ(files.size(), 12u);
+  EXPECT_EQ(files.size(), 13u);
   for (const auto& [file, lines] : files) {
     const auto contents = open_path(kFixtures / file);
     ASSERT_OK(contents);

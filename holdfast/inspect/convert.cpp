@@ -1,5 +1,7 @@
 #include "holdfast/inspect/convert.h"
 
+#include <algorithm>
+
 #include "holdfast/checkpoint/step_files.h"
 #include "holdfast/contents/file_locks.h"
 #include "holdfast/inspect/attempt_path.h"
@@ -39,6 +41,7 @@ std::vector<std::string> what_is_left_out(Env& env, const Found& from,
   for (const std::string& object : contents.simplified) {
     words.push_back("class of " + object);
   }
+  std::ranges::copy(contents.left_out, std::back_inserter(words));
   if (format.one_tensor) {
     for (const Tensor& tensor : contents.collection.tensors()) {
       words.push_back("name " + tensor.name);

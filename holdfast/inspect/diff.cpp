@@ -165,7 +165,7 @@ int64_t DiffReport::count(Verdict verdict) const {
 }
 
 bool DiffReport::equal() const {
-  return !objects && count(Verdict::kEqual) == std::ssize(tensors);
+  return !objects && left_out.empty() && count(Verdict::kEqual) == std::ssize(tensors);
 }
 
 Result<DiffReport> diff(const Contents& a, const Contents& b,
@@ -173,6 +173,10 @@ Result<DiffReport> diff(const Contents& a, const Contents& b,
   DiffReport report =
       HOLDFAST_TRY(Comparison(a, b, options.window_bytes, progress).run());
   if (options.objects) report.objects = first_difference(a.objects, b.objects);
+  for (const Contents* side : {&a, &b}) {
+    report.left_out.insert(report.left_out.end(), side->left_out.begin(),
+                           side->left_out.end());
+  }
   return report;
 }
 

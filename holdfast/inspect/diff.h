@@ -56,6 +56,9 @@ struct DiffReport {
   std::vector<TensorDiff> tensors{};  // in order of name
   // Names the place of the first difference between the objects, and both values there.
   std::optional<std::string> objects{};
+  // What could not be read on one of the sides (Contents::left_out), and so was not
+  // compared.
+  std::vector<std::string> left_out{};
   // How many bytes were compared, counted on one side.
   int64_t bytes = 0;
 

@@ -41,6 +41,9 @@ Result<void> read_model(RankFile& file, const RuleSet& rules) {
 Result<RankFile> open_rank_file(Env& env, const Path& path, const RuleSet& rules) {
   std::shared_ptr<const Source> source = HOLDFAST_TRY(FileSource::open(env, path));
   Contents contents = HOLDFAST_TRY(open_torch(std::move(source)));
+  if (!contents.left_out.empty()) {
+    return unsupported("{}: {}", path.native(), contents.left_out.front());
+  }
   RankFile file{.name = path.native(), .contents = std::move(contents)};
   HOLDFAST_TRY(read_model(file, rules));
   const Object* optimizer = find_key(file.contents.objects, "optimizer");

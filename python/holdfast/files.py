@@ -59,6 +59,11 @@ class Contents(Mapping[str, _native.TensorInfo]):
         return self._native.simplified
 
     @property
+    def left_out(self) -> list[str]:
+        """What the file holds but Holdfast cannot read, as "name: why". All else can be read."""
+        return self._native.left_out
+
+    @property
     def metadata(self) -> dict[str, str]:
         """The metadata of a safetensors file."""
         return self._native.metadata
@@ -70,9 +75,14 @@ class Contents(Mapping[str, _native.TensorInfo]):
         in uint16 and uint8; contents[name].dtype says what they are. CorruptError if the file has
         digests and they do not match. A .pt file has one digest for each storage, so a box of a
         storage larger than 16 MiB is read unchecked. A step of a run is always checked.
+        NotImplementedError says why for a tensor that is in `left_out`.
         """
         import numpy
 
+        if name not in self._names:
+            for line in self.left_out:
+                if line.startswith(f"{name}: "):
+                    raise NotImplementedError(line)
         info = self[name]
         kind = info.dtype.name
         shape = info.shape if box is None else box.shape

@@ -122,6 +122,9 @@ void bind_files(nb::module_& m) {
           "Objects whose class is unknown and that were read as plain data, as\n"
           "\"name: class\".")
       .def_prop_ro(
+          "left_out", [](const OpenedAny& self) { return self.contents.left_out; },
+          "What the file holds but cannot be read here, as \"name: why\".")
+      .def_prop_ro(
           "skipped", [](const OpenedAny& self) { return pairs_of(self.found.skipped); },
           "Newer steps of the run that could not be used, as (folder, why) pairs.")
       .def("read_into", &read_into, nb::arg("array"), nb::arg("box").none(),

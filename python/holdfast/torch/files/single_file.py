@@ -51,11 +51,14 @@ def load(path: _Path, *, device: torch.device | str | None = None) -> Any:
     Checkpointer and in files made from one, the result is a flat dict by name ("model.weight",
     "ema.module.bias", "optimizer.weight.exp_avg"), and open() has the objects. No code of the
     file is run: an object of a class that is no plain data becomes a dict of its attributes with
-    "__class__", and a warning in the log "holdfast" names it.
+    "__class__", and a warning in the log "holdfast" names it. So does one for a value that cannot
+    be read: it is missing in a dict, and None in a list.
     """
     contents = open(path)
     for line in contents.simplified:
         _log.warning("load: %s: %s is read as plain data", path, line)
+    for line in contents.left_out:
+        _log.warning("load: %s: %s; it is left out", path, line)
     named = tensor_names_in(contents.objects)
     if {contents[name].name for name in named} == {info.name for info in contents.values()}:
         return unpack(contents.objects, _read(contents, named, device))
