@@ -6,12 +6,14 @@
 
 #include "holdfast/archive/zip_reader.h"
 #include "holdfast/formats/dcp.h"
+#include "holdfast/formats/foreign_folders.h"
 #include "holdfast/formats/keras.h"
 #include "holdfast/formats/keras_shards.h"
 #include "holdfast/formats/npy.h"
 #include "holdfast/formats/npz.h"
 #include "holdfast/formats/safetensors.h"
 #include "holdfast/formats/sharded_safetensors.h"
+#include "holdfast/formats/torch_folder.h"
 #include "holdfast/formats/torch_zip.h"
 #include "holdfast/hdf5/hdf5.h"
 #include "holdfast/tensorflow/tensor_bundle.h"
@@ -40,13 +42,16 @@ bool is_npz(const Glance& glance) {
   return glance.zip() && glance.path.native().ends_with(".npz");
 }
 
-bool is_npy_file(const Glance& glance) { return !glance.folder && is_npy(glance.head); }
-
 // A zip archive whose directory cannot be read is damaged. Opening it as a file of torch
 // says so, unless its name says that it is something else.
 bool is_torch(const Glance& glance) {
   if (glance.records) return is_torch_archive(*glance.records);
   return glance.zip() || is_legacy_torch(glance.head);
+}
+
+bool is_torch_model_folder(const Glance& glance) {
+  if (glance.folder) return is_torch_folder(glance.names);
+  return glance.path.native().ends_with(kTorchIndexSuffix);
 }
 
 bool is_keras(const Glance& glance) {
@@ -100,20 +105,12 @@ Result<FormatReport> verify_by(Env& env, const Path& path, const Progress& progr
   return kVerify(HOLDFAST_TRY(FileSource::open(env, path)), progress);
 }
 
-// A folder of TensorFlow's checkpoints has a file that names the newest, or has only one
-// checkpoint. An index is recognised by the mark at its end. If no format recognises a
-// file that is called like an index, it is an index whose end is damaged.
+// An index is recognised by the mark at its end. If no format recognises a file that is
+// called like an index, it is an index whose end is damaged.
 bool is_tensor_bundle(const Glance& glance) {
-  if (!glance.folder) {
-    return is_tensor_bundle_index(glance.bytes_at(-8, 8)) ||
-           glance.path.native().ends_with(kTensorBundleIndexSuffix);
-  }
-  const auto indexes = std::ranges::count_if(glance.names, [](const std::string& name) {
-    return name.ends_with(kTensorBundleIndexSuffix);
-  });
-  const bool state =
-      std::ranges::find(glance.names, kTensorBundleStateFile) != glance.names.end();
-  return indexes == 1 || (indexes > 1 && state);
+  if (glance.folder) return is_tensor_bundle_folder(glance.names);
+  return is_tensor_bundle_index(glance.bytes_at(-8, 8)) ||
+         glance.path.native().ends_with(kTensorBundleIndexSuffix);
 }
 
 // All formats, in the order in which they are asked whether they recognise a file.
@@ -163,7 +160,7 @@ const std::vector<Format>& all() {  // NOLINT(readability-function-size): a tabl
        .one_tensor = true,
        .keeps_empty = false,
        .keeps_dtype = is_numpy_dtype,
-       .recognises = is_npy_file,
+       .recognises = [](const Glance& g) { return !g.folder && is_npy(g.head); },
        .open = open_by<open_npy>,
        .write = write_by<write_npy>,
        .stream = write_npy,
@@ -180,6 +177,15 @@ const std::vector<Format>& all() {  // NOLINT(readability-function-size): a tabl
        .stream = write_torch,
        .plan_patch = plan_torch_patch,
        .verify = verify_by<verify_torch>},
+      {.name = "torch-folder",
+       .what = "folder of torch.save files, as of Hugging Face; not written",
+       .extensions = {},
+       .folder = true,
+       .keeps_dtype = any_dtype,
+       .recognises = is_torch_model_folder,
+       .open = open_torch_folder,
+       .plan_patch = plan_torch_folder_patch,
+       .verify = verify_torch_folder},
       {.name = "hdf5",
        .what = "HDF5 file, as of Keras and Chainer",
        .extensions = {".h5", ".hdf5"},
@@ -361,6 +367,8 @@ Result<const Format*> format_of(Env& env, const Path& path) {
   for (const Format& format : formats()) {
     if (format.recognises(glance)) return &format;
   }
+  const auto foreign = describe_foreign_folder(glance.names);
+  if (foreign) return unsupported("{}: {}", path.native(), *foreign);
   return unsupported("{}: its format is not known; expected one of {}", path.native(),
                      names_of_formats());
 }

@@ -7,6 +7,7 @@
 #include "holdfast/base/json.h"
 #include "holdfast/base/json_text.h"
 #include "holdfast/contents/file_edit.h"
+#include "holdfast/formats/joined_contents.h"
 #include "holdfast/formats/safetensors_internal.h"
 #include "holdfast/hdf5/hdf5.h"
 
@@ -57,102 +58,20 @@ Result<std::shared_ptr<const Source>> open_keras_file(Env& env, const Path& inde
   return std::shared_ptr<const Source>(HOLDFAST_TRY(std::move(source)));
 }
 
-// Adds the items of `more` to a dict. A dict that both have is merged in the same way.
-Result<void> merge_objects(Object& all, Object more, const std::string& where) {
-  if (more.none() || all == more) return {};
-  if (all.none()) {
-    all = std::move(more);
-    return {};
-  }
-  auto* into = std::get_if<Object::Dict>(&all.value());
-  auto* from = std::get_if<Object::Dict>(&more.value());
-  if (into == nullptr || from == nullptr) {
-    return corrupt("{}: another file has a different value; expected the same", where);
-  }
-  for (auto& [key, value] : from->items) {
-    const auto found = std::ranges::find_if(
-        into->items, [&key = key](const auto& item) { return item.first == key; });
-    const auto* name = key.as<std::string>();
-    if (found == into->items.end()) {
-      into->items.emplace_back(key, std::move(value));
-    } else {
-      HOLDFAST_TRY(merge_objects(found->second, std::move(value),
-                                 where + ": " + (name ? shown(*name) : "a key")));
-    }
+// Checks that the file has a tensor in each of its groups.
+Result<void> check_groups(const Contents& file, const std::set<std::string>& groups) {
+  const std::string& where = file.sources.at(0)->name();
+  for (const std::string& group : groups) {
+    const auto tensors = file.collection.tensors();
+    const bool there = std::ranges::any_of(tensors, [&](const Tensor& tensor) {
+      return tensor.name.starts_with(group + "/");
+    });
+    if (there) continue;
+    return corrupt("{}: has no tensor in {}, but the index maps it to this file",
+                   where, shown(group));
   }
   return {};
 }
-
-// Collects the contents of the files.
-class KerasShards {
- public:
-  Result<void> add(Contents file, const std::set<std::string>& groups) {
-    const std::string& where = file.sources.at(0)->name();
-    HOLDFAST_TRY(check_groups(file, groups, where));
-    HOLDFAST_TRY(merge_objects(all_.objects, std::move(file.objects), where));
-    all_.metadata.merge(file.metadata);
-    std::ranges::copy(file.simplified, std::back_inserter(all_.simplified));
-    const Layout& layout = file.collection.layout();
-    const auto holder = static_cast<HolderId>(all_.sources.size());
-    for (TensorId t = 0; t < file.collection.tensors().size(); ++t) {
-      const Tensor& tensor = file.collection.tensor(t);
-      for (const Slice& slice : layout.slices(t)) {
-        pieces_.push_back({static_cast<TensorId>(tensors_.size()), slice.box, holder,
-                           layout.map(slice.first, bytes_of(tensor.dtype))});
-      }
-      tensors_.push_back(tensor);
-    }
-    all_.sources.push_back(std::move(file.sources[0]));
-    return {};
-  }
-
-  Result<Contents> take(const std::string& where) && {
-    std::vector<Holder> holders;
-    for (const auto& source : all_.sources) {
-      holders.push_back({.name = source->name(), .kind = HolderKind::kFile});
-    }
-    LayoutBuilder builder(tensors_, std::move(holders));
-    for (const Piece& piece : pieces_) {
-      builder.add(piece.tensor, piece.box, piece.holder, piece.map);
-    }
-    Layout layout = HOLDFAST_TRY(as_corrupt(std::move(builder).build().within(where)));
-    all_.collection = HOLDFAST_TRY(as_corrupt(
-        Collection::create(std::move(tensors_), std::move(layout)).within(where)));
-    return std::move(all_);
-  }
-
- private:
-  struct Piece {
-    TensorId tensor;
-    Box box;
-    HolderId holder;
-    Map map;
-  };
-
-  static Result<void> check_groups(const Contents& file,
-                                   const std::set<std::string>& groups,
-                                   const std::string& where) {
-    for (const std::string& group : groups) {
-      const auto tensors = file.collection.tensors();
-      const bool there = std::ranges::any_of(tensors, [&](const Tensor& tensor) {
-        return tensor.name.starts_with(group + "/");
-      });
-      if (there) continue;
-      return corrupt("{}: has no tensor in {}, but the index maps it to this file",
-                     where, shown(group));
-    }
-    return {};
-  }
-
-  Contents all_{.collection = Collection::create({}, empty_layout()).value(),
-                .sources = {},
-                .objects = {},
-                .metadata = {}};
-  std::vector<Tensor> tensors_;
-  std::vector<Piece> pieces_;
-
-  static Layout empty_layout() { return LayoutBuilder({}, {}).build().value(); }
-};
 
 }  // namespace
 
@@ -164,11 +83,12 @@ Result<std::vector<Path>> list_keras_shards(Env& env, const Path& path) {
 }
 
 Result<Contents> open_keras_shards(Env& env, const Path& path) {
-  KerasShards shards;
+  JoinedContents shards;
   for (const auto& [file, groups] : HOLDFAST_TRY(read_keras_index(env, path))) {
-    HOLDFAST_TRY(shards.add(
-        HOLDFAST_TRY(open_hdf5(HOLDFAST_TRY(open_keras_file(env, path, file)))),
-        groups));
+    Contents contents =
+        HOLDFAST_TRY(open_hdf5(HOLDFAST_TRY(open_keras_file(env, path, file))));
+    HOLDFAST_TRY(check_groups(contents, groups));
+    HOLDFAST_TRY(shards.add(std::move(contents)));
   }
   return std::move(shards).take(path.native());
 }

@@ -31,6 +31,10 @@ Result<std::string> newest_in(Env& env, const Path& state) {
   return name;
 }
 
+// A SavedModel is a folder with a program and a folder with a checkpoint.
+constexpr std::string_view kSavedModelFile = "saved_model.pb";
+constexpr std::string_view kSavedModelVariables = "variables";
+
 Result<Path> find_in_folder(Env& env, const Path& folder) {
   const std::vector<std::string> names = HOLDFAST_TRY(env.list(folder));
   if (std::ranges::find(names, kTensorBundleStateFile) != names.end()) {
@@ -147,7 +151,10 @@ Result<std::vector<StoredBox>> boxes_of(const BundleIndex& index,
 
 Result<Path> find_index(Env& env, const Path& path) {
   const Result<FileInfo> info = env.info(path);
-  if (info.ok() && info->folder) return find_in_folder(env, path);
+  if (info.ok() && info->folder) {
+    const bool saved_model = env.info(path / kSavedModelFile).ok();
+    return find_in_folder(env, saved_model ? path / kSavedModelVariables : path);
+  }
   if (path.native().ends_with(kTensorBundleIndexSuffix)) return path;
   return Path(path.native() + std::string(kTensorBundleIndexSuffix));
 }
@@ -173,3 +180,18 @@ Result<void> check_shard_range(const BundleIndex& index, const IndexedEntry& ent
 }
 
 }  // namespace holdfast::bundle
+
+namespace holdfast {
+
+bool is_tensor_bundle_folder(std::span<const std::string> names) {
+  const auto has = [&](std::string_view name) {
+    return std::ranges::find(names, name) != names.end();
+  };
+  const auto indexes = std::ranges::count_if(names, [](const std::string& name) {
+    return name.ends_with(kTensorBundleIndexSuffix);
+  });
+  return indexes == 1 || (indexes > 1 && has(kTensorBundleStateFile)) ||
+         (has(bundle::kSavedModelFile) && has(bundle::kSavedModelVariables));
+}
+
+}  // namespace holdfast

@@ -17,6 +17,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "holdfast/contents/contents.h"
@@ -31,9 +32,12 @@ inline constexpr std::string_view kTensorBundleStateFile = "checkpoint";
 
 // Whether a file that ends with these 8 bytes is an index.
 bool is_tensor_bundle_index(ByteView tail);
+// Whether a folder with these names has a checkpoint: it has a file that names the newest,
+// or only one checkpoint, or is a SavedModel, whose folder "variables" has one.
+bool is_tensor_bundle_folder(std::span<const std::string> names);
 
-// Opens a checkpoint by its prefix, its index or its folder. In a folder it opens the
-// checkpoint that the file "checkpoint" names. Reads the index and the strings. Fails
+// Opens a checkpoint by its prefix, its index, its folder or its SavedModel. In a folder
+// it opens the checkpoint that the file "checkpoint" names. Reads the index and the strings. Fails
 // with kCorrupt, naming file and tensor, if the index contradicts itself or the shards;
 // with kUnsupported for compressed blocks, for tensors of types that state/tensor.h does
 // not have (quantized numbers, variants), and for more than kMaxRank dimensions.
