@@ -98,15 +98,14 @@ class Training:
     def _make_loader(self):
         x = torch.randn(96, WIDTH)
         samples, how = TensorDataset(x, x.sum(1, keepdim=True)), self.parts["loader"]
+        self.batches = None  # made by the first step, behind resume()
         if how == "holdfast":
-            self.loader = holdfast.data.loader(samples, 6, seed=1, epochs=None)
-            self.given, self.batches = self.loader, iter(self.loader)
+            self.loader = self.given = holdfast.data.loader(samples, 6, seed=1, epochs=None)
             return
         sampler = DistributedSampler(samples, seed=2)
         plain = DataLoader(samples, 3, sampler=sampler)
         self.given = None if how == "not given" else holdfast.data.resumable(plain)
         self.loader = plain if self.given is None else self.given
-        self.batches = None
 
     def next_batch(self):
         if self.batches is None:
