@@ -56,6 +56,7 @@ HOW = {
     "by hand": "an update without an optimizer", "encoder": "a momentum encoder, written by .data",
     "draws behind": "random numbers drawn behind ck.step()",
     "other loader": "a DataLoader that the Checkpointer is not given",
+    "keeps gradients": "gradients that are halved behind the update, and added to in the next step",
     "in place": "the step writes to its batch, and takes things out of it",
     "reads": "the step reads a second batch itself",
     "accumulates": "gradients of one update in two ck.run(), which is refused",
@@ -205,7 +206,11 @@ class Training:
             self.average.update_parameters(self.net)
         if not how & {"schedules first", "schedules at the top"}:
             self.scheduler.step()
-        self.optimizer.zero_grad()
+        if "keeps gradients" in how:
+            for one in self.net.parameters():
+                one.grad.mul_(0.5)
+        else:
+            self.optimizer.zero_grad()
         here("end")
         return loss.detach()
 

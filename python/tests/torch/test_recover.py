@@ -86,6 +86,11 @@ def test_what_a_step_changes_before_its_update_changes_once(tmp_path, whole, how
     Ran("ddp", tmp_path / "run", 12, kills, how).check(whole("ddp", 12, how))
 
 
+def test_gradients_of_earlier_steps_are_kept(tmp_path, whole):
+    how, kills = ["keeps gradients"], ["0:4:after backward", "1:6:forward", "2:8:gate"]
+    Ran("ddp", tmp_path / "run", 10, kills, how).check(whole("ddp", 10, how))
+
+
 def test_values_that_a_replacement_sets_itself_are_those_of_the_others(tmp_path, whole):
     how = ["sets a rate"]
     Ran("ddp", tmp_path / "run", 8, ["1:5:after backward"], how).check(whole("ddp", 8, how))

@@ -39,7 +39,7 @@ class GatedSteps:
         self._link, self._groups = membership.link, membership.groups
         self._trail, self._records = membership.trail, membership.records
         self._loader, self._buckets = state.loader, buckets
-        self._start = StepStart(state, buckets, scalers, self._trail.written)
+        self._start = StepStart(state, buckets, scalers, self._trail)
         speaks = state.rank == 0 and not self._link.is_replacement
         self._unknown = UnknownLoaders(state, self._trail.unknown, speaks=speaks)
         watch_loaders()

@@ -33,7 +33,8 @@ class Membership:
     def __init__(self, side: WorkerSide, state: TrainingState, buckets: BucketOrders) -> None:
         self.link, self.groups, self._side = side.link, side.groups, side
         self.gate: _native.Gate | None = None  # None in a job of one rank
-        self.trail, self.records = Trail(), Records(state)
+        self.trail = Trail()
+        self.records = Records(state, self.trail.gradients)
         self.is_outside = False  # collective calls were made since the last batch, outside of run()
         self._agreement = Agreement(state)
         self._must_agree = False  # no update was made since this process met a replacement

@@ -13,6 +13,7 @@ from holdfast.torch.recover.flat_copy import FlatCopy
 from holdfast.torch.recover.group import missing_group
 from holdfast.torch.recover.records import Records, pack_record, start_of, unpack_record
 from holdfast.torch.recover.trail import Call, unpack_calls
+from holdfast.torch.state import gradients
 from holdfast.torch.state.ddp_buckets import BucketOrders
 from holdfast.torch.state.peer_step import PeerStep, PeerTensor, describe, own_objects
 from holdfast.torch.state.training_state import TrainingState
@@ -67,6 +68,7 @@ def receive(transport: _native.TcpTransport, state: TrainingState, buckets: Buck
         raise LookupError("the rank that kept its record is lost, too")
     values, flat = unpack_record(kept["record"])
     twin = _twin(state, told)
+    _check_gradients(values, twin["trail"]["gradients"])
     inexact = _find_inexact(told, kept)
     inexact += [f"{name}: was not given as data=, so that a replacement reads other samples"
                 for name in twin["trail"]["unknown"]]
@@ -84,6 +86,8 @@ def receive(transport: _native.TcpTransport, state: TrainingState, buckets: Buck
                                    if key == "data"}}
     state.restore_generators(found, inexact)  # type: ignore[arg-type]
 
+    state.load_gradients()
+
     def arrive() -> None:
         if calls:
             state.load_again(found)  # type: ignore[arg-type]
@@ -91,6 +95,14 @@ def receive(transport: _native.TcpTransport, state: TrainingState, buckets: Buck
 
     return Filled(moved, twin["trail"], calls, pack_record({**values, "things": things}, flat),
                   inexact, arrive)
+
+
+def _check_gradients(record: dict[str, Any], known: dict[str, bool]) -> None:
+    """LookupError if the step needs gradients of earlier ones, and the record does not have them."""
+    found = record.get(gradients.KEY)
+    if known["is unsure"] or known["are kept"] and (found is None or found["lost"]):
+        raise LookupError("a rank died that had kept gradients of earlier steps, which are not in its "
+                          "record; expected zero_grad() in each step")
 
 
 def tell(transport: _native.TcpTransport, message: Any) -> list[Any]:

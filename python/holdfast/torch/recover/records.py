@@ -14,6 +14,7 @@ import torch
 
 from holdfast import _native
 from holdfast.torch.recover.flat_copy import FlatCopy
+from holdfast.torch.recover.kept_gradients import MOST_BYTES
 from holdfast.torch.recover.trail import Call, pack_calls
 from holdfast.torch.state.training_state import TrainingState
 
@@ -23,8 +24,9 @@ _HEAD = struct.Struct("<Q")  # the length of the values, which the bytes of the 
 class Records:
     """The newest records of this rank."""
 
-    def __init__(self, state: TrainingState) -> None:
-        self._state = state
+    def __init__(self, state: TrainingState, gradients: dict[str, bool]) -> None:
+        """`gradients` says whether they are part of a record (KeptGradients)."""
+        self._state, self._gradients = state, gradients
         self._flat = FlatCopy([])
         self._versions: list[int] = []
         self.newest = b""
@@ -92,7 +94,8 @@ class Records:
 
     def _make(self, calls: list[Call], top: Any, *, must_copy: bool,
               is_asked: bool = False) -> "Made":
-        record = self._state.peers.record()
+        record = self._state.peers.record(self._state.gradients,
+                                          MOST_BYTES if self._gradients["are kept"] else 0)
         values = {**record.values, "top": top, "is asked": is_asked,
                   "calls": pack_calls(calls, on_cpu_only=True)}
         data = self._copy(record.tensors, must_copy)

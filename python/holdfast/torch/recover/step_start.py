@@ -1,8 +1,8 @@
 """What a step changes before its update, so that it can be made again.
 
 Kept at its beginning: the random generators, the buffers, which a forward pass may write to
-(BatchNorm), its arguments, the options of parameter groups, the objects that were given, and whether
-there are gradients. Batches that it reads are handed out again. Moments change only in the update, and
+(BatchNorm), its arguments, the options of parameter groups, the objects that were given, and the
+gradients, if steps add to them. Batches that it reads are handed out again. Moments change only in the update, and
 so do most parameters (early_writes.py).
 """
 
@@ -13,8 +13,10 @@ import torch
 
 from holdfast.torch.recover.buffer_copies import BufferCopies
 from holdfast.torch.recover.early_writes import EarlyWrites
+from holdfast.torch.recover.kept_gradients import KeptGradients
 from holdfast.torch.recover.kept_objects import KeptObjects, KeptOptions
 from holdfast.torch.recover.step_inputs import StepInputs
+from holdfast.torch.recover.trail import Trail
 from holdfast.torch.state.ddp_buckets import BucketOrders
 from holdfast.torch.state.training_state import TrainingState
 from holdfast.torch.values import generators as random_generators
@@ -24,7 +26,7 @@ class StepStart:
     """The beginning of a step. One object serves all steps."""
 
     def __init__(self, state: TrainingState, buckets: BucketOrders, scalers: list[Any],
-                 written: list[str]) -> None:
+                 trail: Trail) -> None:
         self._models, self._optimizers = state.models, state.optimizers
         self._ddp_buckets = buckets
         self._flags: list[bool] = []  # sync_flags() of the DDP modules
@@ -32,8 +34,10 @@ class StepStart:
         self._own_generators = state.generators
         self._buffers = BufferCopies(state.models)
         self._options, self._objects = KeptOptions(state.optimizers), KeptObjects(state)
-        self._writes = EarlyWrites(state.parameters, written, speaks=state.rank == 0)
-        state.on_forget.append(self._writes.forget)
+        self._writes = EarlyWrites(state.parameters, trail.written, speaks=state.rank == 0)
+        self._kept_gradients = KeptGradients(state.parameters, trail.gradients,
+                                             speaks=state.rank == 0)
+        state.on_forget += [self._writes.forget, self._kept_gradients.forget]
         self._inputs = StepInputs()
         self._loader = state.loader
         self._generators: dict[str, Any] = {}
@@ -51,9 +55,11 @@ class StepStart:
             self._loader.keep_batches(self._inputs.add)
         self._flags = self._ddp_buckets.sync_flags()
         self._gradients = self._gradients_now()
+        self._kept_gradients.keep()
 
     def look_at_gate(self, function: str) -> bool:
         """At the gate of a step: looks for writes to parameters. True if there were any."""
+        self._kept_gradients.look(function)
         return self._writes.look(function)
 
     def look(self, function: str) -> None:
@@ -76,6 +82,7 @@ class StepStart:
             optimizer.zero_grad(set_to_none=not had)
         for model in self._models:
             model.zero_grad(set_to_none=not had)
+        self._kept_gradients.restore()
         for scaler in self._scalers:
             _forget_stage(scaler)
         return why

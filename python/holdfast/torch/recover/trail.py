@@ -49,6 +49,7 @@ class Trail:
         self.before: list[Call] = []  # before the loop
         self.has_more_runs = False  # the last step had runs behind its first
         self.written: list[str] = []  # tensors that runs write to before an update (EarlyWrites)
+        self.gradients = {"are kept": False, "is unsure": False}  # by steps (KeptGradients)
         self.unknown: list[str] = []  # loaders that were not given (UnknownLoaders)
         self.draws_behind = False  # the loop was seen to draw random numbers behind step()
         self._is_known = True  # false if the calls were too many to keep
@@ -109,7 +110,8 @@ class Trail:
                 "before": pack_calls(self.before), "is known": is_top or self._is_known,
                 "has top": self._has_top and not is_top, "updating": sorted(self._updating),
                 "has more runs": self.has_more_runs, "written": list(self.written),
-                "unknown": list(self.unknown), "draws behind": self.draws_behind}
+                "unknown": list(self.unknown), "gradients": dict(self.gradients),
+                "draws behind": self.draws_behind}
 
     def load(self, state: dict[str, Any], calls: list[Call]) -> None:
         """Takes over what another rank told; the calls may have other results."""
@@ -120,6 +122,7 @@ class Trail:
         self.has_more_runs = state["has more runs"]
         self.written[:], self.unknown[:] = state["written"], state["unknown"]
         self.draws_behind = state["draws behind"]
+        self.gradients["are kept"] = state["gradients"]["are kept"]
 
 
 class SkippedCalls:

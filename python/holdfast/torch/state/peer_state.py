@@ -4,11 +4,12 @@ With the one, the process that replaces a lost rank is filled. The other is the 
 which another rank keeps (recover/).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from holdfast.torch.data.loaders import Loaders
 from holdfast.torch.state.capture import TensorCapture
+from holdfast.torch.state.gradients import KEY as GRADIENTS, Gradients
 from holdfast.torch.state.live_buffers import LiveBuffers
 from holdfast.torch.state.peer_step import Record, describe, is_of_record
 from holdfast.torch.state.piece import Piece
@@ -32,14 +33,22 @@ class PeerState:
         """Tensors may have been replaced, or have other names now."""
         self._of_record = None
 
-    def record(self) -> Record:
-        """What only this rank has. Nothing is copied yet."""
+    def record(self, gradients: Callable[[], Gradients], most: int) -> Record:
+        """What only this rank has. Nothing is copied yet.
+
+        Gradients are part of it if they have at most `most` bytes.
+        """
         values: dict[str, Any] = {"things": {}}
         pieces = self._record_pieces()
         for one in self._objects.to_save:
             values["things"][one.key], found = one.capture()
             pieces += [(piece, self._capture.object_name(piece, True)) for piece in found
                        if piece.copies == "own" or self._objects.is_rank_own(one)]
+        if most:
+            tree, found = Stateful(GRADIENTS, gradients()).capture()
+            if sum(piece.tensor.nbytes for piece in found) <= most:
+                values[GRADIENTS] = tree
+                pieces += [(piece, self._capture.object_name(piece, True)) for piece in found]
         values["options"] = self._tensors.optimizers.options()
         values["generators"] = self.generators()
         values["data draws"] = self._data.draws

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from holdfast import Dtype, parse_dtype
+from holdfast.torch.state import gradients
 from holdfast.torch.state.piece import Piece
 
 
@@ -70,8 +71,9 @@ def own_objects(record: Mapping[str, Any], own_keys: set[str], twin: Mapping[str
     things = {key: tree for key, tree in record["things"].items()
               if key in own_keys or key in differing}
     made = {**twin, "generators": record["generators"], "things": things}
-    if "data draws" in record:
-        made["data draws"] = record["data draws"]
+    for key in ("data draws", gradients.KEY):
+        if key in record:
+            made[key] = record[key]
     return made
 
 

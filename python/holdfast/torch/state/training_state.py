@@ -117,7 +117,7 @@ class TrainingState:
             own["extra"], pieces = self._extra.capture()
             others += [(piece, True) for piece in pieces if self._capture.saves(piece)]
         if with_gradients:
-            own[gradients.KEY], pieces = Stateful(gradients.KEY, self._gradients()).capture()
+            own[gradients.KEY], pieces = Stateful(gradients.KEY, self.gradients()).capture()
             others += [(piece, True) for piece in pieces]
         if others:
             self._capture.add(captured, others)
@@ -140,7 +140,8 @@ class TrainingState:
             others += [(piece, is_own) for piece in pieces if self._capture.saves(piece)]
         return others
 
-    def _gradients(self) -> gradients.Gradients:
+    def gradients(self) -> gradients.Gradients:
+        """The gradients, as an object with a state_dict."""
         return gradients.Gradients({entry.name: entry.kept for entry in self._tensors.entries
                                     if entry.is_parameter}, self.models)
 
@@ -296,7 +297,7 @@ class TrainingState:
                 copies = "own" if self._objects.is_rank_own(one) else piece.copies
                 to_fill.append((piece, name_in(saved, piece.name, copies, like)))
         tree = self._gradient_tree(found)
-        self._pending = None if tree is None else Stateful(gradients.KEY, self._gradients())
+        self._pending = None if tree is None else Stateful(gradients.KEY, self.gradients())
         if self._pending is not None:
             to_fill += [(piece, name_in(saved, piece.name, "own", like))
                         for piece in self._pending.allocate(tree, mine)]

@@ -1,0 +1,101 @@
+"""The gradients that a step begins with.
+
+Most trainings drop them before they make others, by zero_grad() at the beginning or the end of a step,
+and need no copy. Some keep them, and add to them. So when a step begins with gradients, some of
+the parameters tell, by a hook in the backward pass, whether theirs are still there.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from holdfast.torch.recover.buffer_copies import local_of
+
+_log = logging.getLogger("holdfast")
+
+_ASKED = 4  # parameters that are asked
+MOST_BYTES = 64 << 20  # of gradients that are kept for a replacement
+
+
+class KeptGradients:
+    """The gradients at the beginning of the newest step."""
+
+    def __init__(self, parameters: Callable[[], Mapping[str, torch.Tensor]], known: dict[str, bool], *,
+                 speaks: bool) -> None:
+        """`known` says whether steps add to gradients of earlier steps ("are kept"), and whether the
+        newest step may ("is unsure"). `speaks` is true on the one rank that tells what was found."""
+        self._find_parameters, self._known, self._speaks = parameters, known, speaks
+        self._parameters: list[torch.Tensor] = []
+        self._is_answered = False
+        self._hooks: list[Any] = []
+        self._copies: list[torch.Tensor | None] = []
+
+    def forget(self) -> None:
+        """Parameters may have been replaced."""
+        self._parameters = []
+
+    def keep(self) -> None:
+        """Copies the gradients, if steps add to them or it is not known yet."""
+        self._parameters = self._parameters or list(self._find_parameters().values())
+        if not (self._is_answered or self._known["are kept"]):
+            self._ask()
+        self._copies = []
+        if self._known["are kept"] or self._known["is unsure"]:
+            self._copies = [None if one.grad is None else local_of(one.grad).clone()
+                            for one in self._parameters]
+
+    def _ask(self) -> None:
+        self._remove_hooks()
+        asked = [one for one in self._parameters if one.grad is not None and one.requires_grad
+                 and one.grad.layout is torch.strided and bool(local_of(one.grad).any())]
+        self._hooks = [one.register_hook(_Question(self.answer, one)) for one in asked[:_ASKED]]
+        self._known["is unsure"] = bool(asked)
+
+    def answer(self, is_there: bool) -> None:
+        """Notes whether a parameter had an old gradient when a new one came."""
+        self._is_answered = True
+        self._known["are kept"] |= is_there
+
+    def look(self, function: str) -> None:
+        """At the gate of a step: ends what _ask() began."""
+        if not self._hooks:
+            return
+        self._remove_hooks()
+        self._known["is unsure"] = False
+        size = sum(one.grad.nbytes for one in self._parameters if one.grad is not None)
+        if self._known["are kept"] and self._speaks and size > MOST_BYTES:
+            _log.warning("ck.run(%s) adds to gradients of earlier steps, and their %d MiB are too many "
+                         "to be kept for a replacement: all ranks start again from a checkpoint if "
+                         "a rank dies; expected zero_grad() in each step", function, size >> 20)
+
+    def restore(self) -> None:
+        """Puts the gradients back, if there are copies."""
+        self._remove_hooks()
+        for one, copy in zip(self._parameters, self._copies, strict=False):
+            if copy is None:
+                one.grad = None
+                continue
+            if one.grad is None:
+                one.grad = torch.empty_like(one.detach(), dtype=copy.dtype)
+            with torch.no_grad():
+                local_of(one.grad).copy_(copy)
+
+    def _remove_hooks(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+
+class _Question:
+    """A hook of a parameter: asks, before its first new gradient is added, whether an old one is there."""
+
+    def __init__(self, answer: Callable[[bool], None], parameter: torch.Tensor) -> None:
+        self._answer, self._parameter = answer, parameter
+        self._was_asked = False
+
+    def __call__(self, _: torch.Tensor) -> None:
+        if not self._was_asked:
+            self._was_asked, old = True, self._parameter.grad
+            self._answer(old is not None and bool(local_of(old).any()))
