@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any, Literal
 
+import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
@@ -57,7 +58,7 @@ _NO_OUTPUT = ("send", "barrier", "monitored_barrier")
 
 
 class Groups:
-    """All process groups of this process, in the order in which they were made."""
+    """The process groups of this process, in the order in which they were made."""
 
     def __init__(self, log: StartupLog, prefix: str) -> None:
         """`prefix` is that of the keys in the job's store; each generation has its own."""
@@ -71,7 +72,8 @@ class Groups:
         self.on_unanswered: Callable[[Exception], None] = _ignore  # in mode replay
         self.failure: Exception | None = None  # why the groups are void
         self._cut_at = math.inf  # when connections were cut
-        self._groups: list[SwapGroup] = []
+        self._groups: list[SwapGroup] = []  # without those that the program has destroyed
+        self._made = 0  # groups so far
         self._gate_since = 0  # when this process began to wait at the gate
         self._lock = threading.Lock()
 
@@ -93,7 +95,12 @@ class Groups:
 
     def add(self, group: "SwapGroup") -> int:
         self._groups.append(group)
-        return len(self._groups) - 1
+        self._made += 1
+        return self._made - 1
+
+    def remove(self, group: "SwapGroup") -> None:
+        """The program has destroyed the group: it is not connected again after a death."""
+        self._groups = [one for one in self._groups if one is not group]
 
     def describe(self) -> list[Any]:
         """The groups, for missing_group()."""
@@ -282,9 +289,20 @@ class SwapGroup(dist.ProcessGroup):
             return Done(outputs)
         self._waiting.add(call)
         if self._groups.is_recording and not self._groups.log.is_full:
-            call.wait()
-            self._groups.log.record(self._index, name, tensors_in(outputs))
+            self._record(call, name, tensors_in(outputs))
         return call
+
+    def _record(self, call: Call, name: str, outputs: list[torch.Tensor]) -> None:
+        """Keeps what the call returns: at once, or, of a call between two ranks, when it is complete."""
+        call.on_done = self._groups.log.reserve(self._index, name, outputs)
+        if name == "send":
+            call.on_done()  # it returns nothing
+        elif name not in _PAIRS:
+            call.wait()
+
+    def shutdown(self) -> None:
+        """Called by dist.destroy_process_group()."""
+        self._groups.remove(self)
 
     def getBackendName(self) -> str:  # noqa: N802  (torch's name)
         return NAME

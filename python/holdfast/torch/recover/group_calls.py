@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,7 @@ class Call(dist._Work):
         self._is_done = False  # it was waited for, or its future is complete
         self._future: torch.futures.Future[Any] | None = None
         self._has_result = False  # the future is complete
+        self.on_done: Callable[[], None] | None = None  # called once, when it was waited for
         self._lock = threading.Lock()
 
     def wait(self, timeout: timedelta | None = None) -> bool:
@@ -74,6 +76,9 @@ class Call(dist._Work):
                     self._is_done = True
                 elif deadline is not None and time.monotonic() > deadline:
                     raise
+        if self.on_done is not None:
+            self.on_done()
+            self.on_done = None
         return True
 
     def is_completed(self) -> bool:

@@ -29,6 +29,7 @@ class RestartedSteps(PlainSteps):
 
     def serve(self, saves: Any, rejoin: Any, leave: Any) -> None:
         self._side.has_checkpointer = True
+        self._side.groups.is_recording = False  # no replacement will ask for it
         self._job = saves.live_job()
         saves.on_stopped = lambda: self._side.link.say("saved")
         self._side.link.events.write_to(self._job)

@@ -33,6 +33,7 @@ class StartupLog:
         self._file = descriptor
         self._at = 0
         self.unanswered: list[torch.Tensor] = []
+        self._unwritten: list[list[bytes]] = []  # calls; an empty list stands for one that is not complete
         self.is_state = False  # DDP sends parameters right now
         self.on_full: Callable[[], None] = _nothing  # called once
 
@@ -42,16 +43,33 @@ class StartupLog:
         return self._at > _FULL
 
     def record(self, group: int, name: str, outputs: list[torch.Tensor]) -> None:
-        """Adds what a call returned."""
-        data = [bytes_of(one) if one.nbytes <= _MOST else None for one in outputs]
-        text = json.dumps(_describe(group, name, outputs)
-                          | {"kept": [one is not None for one in data]}).encode()
-        body = b"".join(one for one in data if one is not None)
-        written = _HEAD.pack(len(text), len(body)) + text + body
-        os.pwrite(self._file, written, self._at)
-        self._at += len(written)
-        if self.is_full:
-            self.on_full()
+        """Adds what a call has returned."""
+        self.reserve(group, name, outputs)()
+
+    def reserve(self, group: int, name: str, outputs: list[torch.Tensor]) -> Callable[[], None]:
+        """Adds a call that is not complete. What is returned here is called when it is.
+
+        A call between two ranks must not be waited for before the program does so: the other rank may
+        wait for what the program sends next.
+        """
+        entry: list[bytes] = []
+        self._unwritten.append(entry)
+
+        def complete() -> None:
+            if not entry:
+                entry.append(_pack(group, name, outputs))
+                self._write()
+
+        return complete
+
+    def _write(self) -> None:
+        """Writes the calls that are complete, up to the first that is not: the order is that of calls."""
+        while self._unwritten and self._unwritten[0]:
+            (written,) = self._unwritten.pop(0)
+            os.pwrite(self._file, written, self._at)
+            self._at += len(written)
+            if self.is_full:
+                self.on_full()
 
     def answer(self, group: int, name: str, outputs: list[torch.Tensor]) -> None:
         """Gives the tensors the values of the next call in the log."""
@@ -81,6 +99,15 @@ class StartupLog:
 
 
 def _nothing() -> None: ...
+
+
+def _pack(group: int, name: str, outputs: list[torch.Tensor]) -> bytes:
+    data = [bytes_of(one) if one.layout == torch.strided and one.nbytes <= _MOST else None
+            for one in outputs]
+    text = json.dumps(_describe(group, name, outputs)
+                      | {"kept": [one is not None for one in data]}).encode()
+    body = b"".join(one for one in data if one is not None)
+    return _HEAD.pack(len(text), len(body)) + text + body
 
 
 def _describe(group: int, name: str, outputs: list[torch.Tensor]) -> dict[str, Any]:

@@ -97,6 +97,7 @@ class _BucketOrder:
     def __init__(self, ddp: DistributedDataParallel) -> None:
         self.ddp = ddp
         self._parameters = _reduced(ddp)
+        self._sparse = _with_sparse_gradients(ddp)
         names = {id(entry.kept): entry.name for entry in entries_of(ddp)}
         self._names = [names[id(parameter)] for parameter in self._parameters]
         self._order: list[int] | None = None
@@ -167,7 +168,7 @@ class _BucketOrder:
         try:
             with torch.enable_grad():
                 for index in order:
-                    torch.autograd.backward((self._parameters[index] * 0).sum())
+                    torch.autograd.backward(_zero_loss(self._parameters[index], self._sparse))
             if self.ddp.static_graph and not self.ddp._static_graph_delay_allreduce_enqueued:
                 reducer._delay_all_reduce()
                 self.ddp._static_graph_delay_allreduce_enqueued = True
@@ -220,3 +221,17 @@ def _reduced(ddp: DistributedDataParallel) -> list[nn.Parameter]:
             if parameter.requires_grad and not ignored:
                 found.setdefault(id(parameter), parameter)
     return list(found.values())
+
+
+def _with_sparse_gradients(ddp: DistributedDataParallel) -> set[int]:
+    """The ids of the parameters whose gradients DDP expects to be sparse, by its own rule."""
+    return {id(module.weight) for module in ddp.module.modules()
+            if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse}
+
+
+def _zero_loss(parameter: nn.Parameter, sparse: set[int]) -> torch.Tensor:
+    """A loss whose gradient for the parameter is zero, and sparse if DDP expects that."""
+    if id(parameter) not in sparse:
+        return (parameter * 0).sum()
+    first = torch.zeros(1, dtype=torch.long, device=parameter.device)
+    return (nn.functional.embedding(first, parameter, sparse=True) * 0).sum()
