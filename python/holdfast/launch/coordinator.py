@@ -270,24 +270,30 @@ class Coordinator:
     def _recover(self, cause: Loss, began: float) -> None:
         self._supersede()
         self._ranks.next_generation()
-        self._recovery = Recovery(self._ranks.generation, began, cause.step)
+        self._recovery = Recovery(self._ranks.generation, self._first_death(began), cause.step)
         missing = [rank.number for rank in self._ranks.missing()]
         for rank in self._ranks.living():
             rank.tell(say="lost", generation=self._ranks.generation, ranks=missing)
         self._recovery.reach("seen")
         self._start_missing()
 
+    def _first_death(self, began: float) -> float:
+        """Since when the training stands still: the death of a recovery that has failed counts, too."""
+        under_way = [] if self._recovery is None else [self._recovery.began]
+        return min([began, *under_way, *(at for _, at in self._lost)])
+
     def _restart(self, why: str, began: float, step: int) -> None:
         if self._ending.is_stopping:
             say(f"{why}: the job ends, as it was asked to, and continues from its newest checkpoint "
                 "when it is started again")
             return self._end(self._ending.code_if_unsaved())
-        say(f"all ranks start again from the newest checkpoint: {why}")
+        where = " from the newest checkpoint" if self._ranks.has_checkpointer else ""
+        say(f"all ranks start again{where}: {why}")
         self._supersede()
         self._all.do_all({"do": "close"})
         self._ranks.next_incarnation()
         self._target = 0
-        self._recovery = Recovery(self._ranks.generation, began, step, why)
+        self._recovery = Recovery(self._ranks.generation, self._first_death(began), step, why)
         self._recovery.reach("seen")
         self._start_missing()
 
@@ -333,7 +339,7 @@ class Coordinator:
     # What workers say
 
     def _said_resumed(self, rank: Rank, message: dict[str, Any]) -> None:
-        rank.is_open = True
+        rank.is_open = self._ranks.has_checkpointer = True
         if self._recovery is not None and self._recovery.is_restart:
             self._recovery.reach("started")
             if rank.number == 0:
@@ -405,6 +411,7 @@ class Coordinator:
 
     def _said_plain(self, rank: Rank, message: dict[str, Any]) -> None:
         rank.plain, rank.is_open, rank.is_closed = message["why"], message["is_open"], False
+        self._ranks.has_checkpointer |= rank.is_open
 
     def _said_failed(self, rank: Rank, message: dict[str, Any]) -> None:
         rank.failed = message

@@ -3,6 +3,7 @@
 import argparse
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ _EXAMPLES = """examples:
 """
 
 SPARE = "spare"
+GPU = "gpu"
 
 
 @dataclass
@@ -45,10 +47,14 @@ def parse(arguments: list[str], variables: Mapping[str, str] = os.environ) -> Op
     """The options, or an exit with a sentence about what is wrong."""
     parser = _parser()
     given = parser.parse_args(arguments)
-    if given.ranks < 1:
+    if given.ranks is not None and given.ranks < 1:
         parser.error(f"-n {given.ranks}; expected 1 or more")
     if not given.module and not Path(given.program).is_file():
         parser.error(f"{given.program}: no such file; expected a Python script")
+    if given.ranks is None:
+        given.ranks = _count_gpus()
+        if given.ranks == 0:
+            parser.error("-n gpu: torch sees no GPU; expected one, or a number of ranks")
     made = Options(given.ranks, [given.program, *given.arguments], given.module, given.hang,
                    given.wait)
     try:
@@ -72,20 +78,21 @@ def _parser() -> argparse.ArgumentParser:
         description="Starts the ranks of a training job on this machine, or with several launchers "
                     "on several. A rank that dies is replaced, and gets its state from the others, "
                     "which keep their processes.")
-    parser.add_argument("-n", "--ranks", type=int, default=1, metavar="N",
-                        help="how many ranks to start on this machine (default: 1)")
+    parser.add_argument("-n", "--ranks", type=_number, default=1, metavar="N",
+                        help="how many ranks to start on this machine, or gpu: one for each of its "
+                             "GPUs (default: 1)")
     parser.add_argument("-m", "--module", action="store_true",
                         help="the program is a module, as with python -m")
-    parser.add_argument("--hang", type=_seconds, default=600.0, metavar="SECONDS",
+    parser.add_argument("--hang", type=_seconds, default=600.0, metavar="TIME",
                         help="a collective call that waits for longer ends the ranks that are not "
-                             "in it; 0: never (default: 600)")
+                             "in it: seconds, or 10m, 2h; 0: never (default: 10m)")
     parser.add_argument("--hosts", type=int, metavar="H",
                         help="of how many machines the job is made (default: 1, or Slurm's nodes)")
     parser.add_argument("--host", metavar="I",
                         help="which of them this is: 0 to H - 1, or spare (default: Slurm's)")
     parser.add_argument("--at", metavar="ADDRESS:PORT",
                         help="where the launcher of host 0 listens (default: Slurm's first node)")
-    parser.add_argument("--wait", type=_seconds, default=60.0, metavar="SECONDS",
+    parser.add_argument("--wait", type=_seconds, default=60.0, metavar="TIME",
                         help="how long to wait for a host (default: 60)")
     parser.add_argument("program", help="the training script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
@@ -93,10 +100,27 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text}; expected seconds, 0 or more")
-    return value
+    found = re.fullmatch(r"(\d+(?:\.\d*)?)\s*(s|m|min|h)?", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text}; expected seconds, 0 or more, or a time such as 10m")
+    return float(found[1]) * {"h": 3600, "m": 60, "min": 60}.get(found[2], 1)
+
+
+def _number(text: str) -> int | None:
+    """How many ranks; None: one for each GPU."""
+    if text == GPU:
+        return None
+    if not re.fullmatch(r"-?\d{1,6}", text):
+        raise argparse.ArgumentTypeError(f"{text}; expected a number of ranks, or gpu")
+    return int(text)
+
+
+def _count_gpus() -> int:
+    """How many GPUs torch sees on this machine; 0 if it cannot tell."""
+    asked = subprocess.run([sys.executable, "-m", "holdfast.torch.devices"], check=False,
+                           stdout=subprocess.PIPE, text=True)
+    found = asked.stdout.split()
+    return int(found[-1]) if asked.returncode == 0 and found and found[-1].isdigit() else 0
 
 
 def _place(made: Options, given: argparse.Namespace, variables: Mapping[str, str]) -> None:

@@ -14,6 +14,9 @@ from typing import Any
 PHASES = ("seen", "agreed", "started", "joined", "filled", "redone")
 
 
+_MOST_NAMED = 4  # things that are not exact, in a line
+
+
 def say(text: str) -> None:
     """A line for the user."""
     print(f"holdfast: {text}", file=sys.stderr, flush=True)
@@ -30,14 +33,14 @@ class Recovery:
     """A recovery that is under way. With a reason, it is a restart of all ranks."""
 
     def __init__(self, generation: int, began: float, step: int, reason: str = "") -> None:
-        self.generation, self._began, self.reason = generation, began, reason
+        self.generation, self.began, self.reason = generation, began, reason
         self.step = step  # the one in which ranks were lost, later the one that goes on
         self.is_filled = False  # all ranks go on
         self.outcome = "restart" if reason else "go on"
         self.steps_lost = 0
         self._rung = "disk" if reason else "replica"  # where the state came from
         self._bytes = 0
-        self._inexact = ""
+        self._inexact: list[str] = []
         self._reached: dict[str, float] = {}
 
     def reach(self, phase: str) -> None:
@@ -48,7 +51,7 @@ class Recovery:
         """Notes what a replacement said of itself."""
         self._bytes += told.get("bytes", 0)
         self.step = told.get("step", self.step)
-        self._inexact = self._inexact or next(iter(told.get("inexact") or ()), "")
+        self._inexact += [one for one in told.get("inexact") or () if one not in self._inexact]
 
     def resumed_at(self, step: int, *, in_memory: bool) -> None:
         """Notes where a restarted rank goes on, and whether its state was left in memory."""
@@ -61,7 +64,7 @@ class Recovery:
 
     def seconds(self) -> dict[str, float]:
         """How long each phase took. The sum is the time from the death to the last phase."""
-        made, before = {}, self._began
+        made, before = {}, self.began
         for phase in PHASES:
             if phase in self._reached:
                 at = max(before, self._reached[phase])
@@ -70,14 +73,14 @@ class Recovery:
 
     def age(self) -> float:
         """Seconds since the death."""
-        return time.monotonic() - self._began
+        return time.monotonic() - self.began
 
     def text(self) -> str:
         """The line for the user."""
         seconds = self.seconds()
         phases = " ".join(f"{name} {took:.2f}" for name, took in seconds.items())
         how = "checkpoint" if self._rung == "disk" else self._rung
-        exact = f"not exact: {self._inexact}" if self._inexact else "exact"
+        exact = f"not exact: {_list(self._inexact)}" if self._inexact else "exact"
         lost = f"{self.steps_lost} step{'' if self.steps_lost == 1 else 's'} lost"
         return (f"step {self.step} goes on after {sum(seconds.values()):.1f} s: {how}, {exact}, "
                 f"{lost} ({phases})")
@@ -89,3 +92,9 @@ class Recovery:
                 "rung": self._rung, "reason": self.reason,
                 "exact": not self._inexact, "steps_lost": self.steps_lost, "bytes": self._bytes,
                 **{phase: seconds.get(phase, 0.0) for phase in PHASES}}
+
+
+def _list(lines: list[str]) -> str:
+    """The first of them, and how many more there are."""
+    more = f", and {len(lines) - _MOST_NAMED} more" if len(lines) > _MOST_NAMED else ""
+    return "; ".join(lines[:_MOST_NAMED]) + more

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from recovered_jobs import begin_launch, launch
 
+from holdfast.launch import options
 from holdfast.launch.environment import share_cores
 from holdfast.launch.options import parse
 
@@ -198,7 +199,7 @@ def test_ranks_that_wait_for_each_other_at_every_start_end_the_job(tmp_path):
                       "dist.recv(torch.zeros(1), src=1 - dist.get_rank())\n")
     code, said = launch(["--hang", 1, script], ranks=2, said=tmp_path / "said", timeout=30)
     assert code == 1, said
-    assert said.count("all ranks start again from the newest checkpoint") == 1, said
+    assert said.count("all ranks start again: ") == 1, said  # there is no checkpoint
     assert ("the start was lost 2 times, the last time by all ranks have waited in collective calls for "
             "1 s; expected the same calls on all ranks, and a network between them: the job ends") in said
 
@@ -337,11 +338,29 @@ def test_a_launcher_of_one_host_does_not_begin_the_training_again_on_another_nod
             "2, or srun --nodes=1") in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("text, seconds", [("600", 600), ("10m", 600), ("1.5h", 5400), ("2 min", 120),
+                                           ("0", 0), ("90s", 90)])
+def test_times_may_have_a_unit(text, seconds):
+    made = parse(["--hang", text, "--wait", text, str(SCRIPT)], {})
+    assert made.hang == made.wait == seconds
+
+
+def test_there_is_a_rank_for_each_gpu(monkeypatch, capsys):
+    monkeypatch.setattr(options, "_count_gpus", lambda: 3)
+    assert parse(["-n", "gpu", str(SCRIPT)], {}).ranks == 3
+    monkeypatch.setattr(options, "_count_gpus", lambda: 0)
+    with pytest.raises(SystemExit):
+        parse(["-n", "gpu", str(SCRIPT)], {})
+    assert "-n gpu: torch sees no GPU; expected one, or a number of ranks" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("arguments, words", [
     (["-n", "0", "train.py"], "-n 0; expected 1 or more"),
     (["missing.py"], "missing.py: no such file; expected a Python script"),
     (["--rank", "3", "train.py"], "unrecognized arguments"),
     (["--hang", "-1", "train.py"], "--hang: -1; expected seconds, 0 or more"),
+    (["--hang", "10d", "train.py"], "--hang: 10d; expected seconds, 0 or more, or a time such as 10m"),
+    (["-n", "many", "train.py"], "-n/--ranks: many; expected a number of ranks, or gpu"),
     (["--hosts", "2", str(SCRIPT)], "--hosts without --host"),
     (["--hosts", "2", "--host", "1", str(SCRIPT)], "--hosts without --at"),
     (["--hosts", "2", "--host", "2", "--at", "h:1", str(SCRIPT)], "--host 2; expected 0 to 1, or spare"),

@@ -125,6 +125,29 @@ def test_a_death_that_leads_to_a_restart_counts_once():
     assert job.coordinator._ending.leaving is not None
 
 
+def test_a_restart_after_a_recovery_that_failed_is_timed_from_the_death(clock, capsys):
+    job = Job()
+    job.all_commit()
+    job.dies(1)
+    clock.now += 10.0
+    job.says(1, "restart", why="nobody has this tensor")
+    for rank in range(2):
+        job.says(rank, "resumed", step=0, in_memory=False)
+    job.all_commit()
+    assert "step 0 goes on after 10.0 s: checkpoint, exact" in capsys.readouterr().err
+
+
+def test_a_recovery_names_what_is_not_exact(capsys):
+    job = Job()
+    job.all_commit()
+    job.dies(1)
+    job.says(0, "joined", generation=1)
+    job.says(1, "joined", generation=1, inexact=[f"mean.{k}: changes" for k in range(6)])
+    job.all_commit()
+    assert ("replica, not exact: mean.0: changes; mean.1: changes; mean.2: changes; mean.3: changes, and 2 "
+            "more, 0 steps lost") in capsys.readouterr().err
+
+
 def test_restarts_that_ranks_ask_for_without_a_death_are_counted():
     job = Job()
     job.says(0, "restart", why="nobody has this tensor")

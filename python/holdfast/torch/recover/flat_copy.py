@@ -16,6 +16,7 @@ class FlatCopy:
         for tensor in self._tensors:
             ends.append(at)
             at += -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT
+        self._ends = [*ends[1:], at]
         self._block = torch.zeros(at, dtype=torch.uint8)
         self._views = [self._block[first:first + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
                        for first, tensor in zip(ends, self._tensors, strict=True)]
@@ -47,6 +48,12 @@ class FlatCopy:
     def views(self) -> list[torch.Tensor]:
         """The copy of each tensor; its memory is that of this object."""
         return self._views
+
+    def differing(self, data: bytes, other: bytes) -> list[int]:
+        """The indices of the tensors whose bytes are not the same in two results of data()."""
+        firsts = [0, *self._ends[:-1]]
+        return [index for index, (first, end) in enumerate(zip(firsts, self._ends, strict=True))
+                if data[first:end] != other[first:end]]
 
     def data(self) -> bytes:
         """The bytes of the copy."""

@@ -179,6 +179,8 @@ def _fill(transport: _native.TcpTransport, state: TrainingState, found: PeerStep
     own = {name: index for index, (name, *_) in enumerate(values["tensors"])}
     expected = {name: one for name, one in state.expected(found).items()}  # type: ignore[arg-type]
     if wrong := missing_or_reshaped(expected, found.tensors):
+        if wrong[0].endswith(" is missing"):
+            raise LookupError(f"{wrong[0]}: no other rank has it")
         raise ValueError(f"the replacement is of another model: {wrong[0]}")
     pieces = state.allocate_all(found)  # type: ignore[arg-type]
     shared = [(piece, name) for piece, name in pieces if name not in own]

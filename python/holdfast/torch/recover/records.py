@@ -85,7 +85,8 @@ class Records:
         keys = [key for key in sorted(self._state.peers.own_keys | {"data"})
                 if self.values["things"].get(key) != self.at_gate["things"].get(key)]
         keys += ["generators"] if self.values["generators"] != self.at_gate["generators"] else []
-        return keys + (["tensors"] if self.data != self._data_at_gate else [])
+        return keys + [self.values["tensors"][index][0]
+                       for index in self._flat.differing(self.data, self._data_at_gate)]
 
     def changed_things(self) -> list[str]:
         """The keys of objects that have changed between the last gate and the newest record."""
