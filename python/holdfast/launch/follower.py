@@ -33,6 +33,7 @@ class Follower:
         self._loop = Loop(self._on_signal)
         self._workers = Workers(options.program, options.is_module, self._loop, self._report)
         self._workers.beat, self._workers.register = self._beat, register.note
+        self._workers.logs = options.logs
         self._sent_logs: set[tuple[int, int]] = set()  # by rank and serial number
         self._heard = time.monotonic()
         self._awake = Awake()

@@ -36,6 +36,7 @@ def coordinate(options: Options, door: socket.socket | None, register: Register)
         hosts = Hosts(options.hosts, options.at_text, door, loop, coordinator)
         workers = Workers(options.program, options.is_module, loop, _reporter(hosts, coordinator))
         workers.beat, workers.register = hosts.beat, register.note
+        workers.logs = options.logs
         hosts.add_own(workers, options.ranks)
         loop.watch(store.ended, lambda: (loop.close(store.ended), coordinator.store_lost()))
         coordinator.begin(hosts)

@@ -32,6 +32,7 @@ class Options:
     hosts: int = 1
     host: int | None = 0  # None: a spare
     at: tuple[str, int] | None = None  # where the launcher of host 0 listens
+    logs: Path | None = None  # the folder with a file for what each rank prints
 
     @property
     def address(self) -> str:
@@ -59,8 +60,13 @@ def parse(arguments: list[str], variables: Mapping[str, str] = os.environ) -> Op
                    given.wait)
     try:
         _place(made, given, variables)
+        if given.logs is not None:
+            made.logs = given.logs.absolute()
+            made.logs.mkdir(parents=True, exist_ok=True)
     except ValueError as error:
         parser.error(str(error))
+    except OSError as error:
+        parser.error(f"--logs {given.logs}: {error.strerror}; expected a folder, or a name for one")
     return made
 
 
@@ -94,6 +100,9 @@ def _parser() -> argparse.ArgumentParser:
                         help="where the launcher of host 0 listens (default: Slurm's first node)")
     parser.add_argument("--wait", type=_seconds, default=60.0, metavar="TIME",
                         help="how long to wait for a host (default: 60)")
+    parser.add_argument("--logs", type=Path, metavar="FOLDER",
+                        help="what each rank prints goes to a file rank-N.log in this folder, behind "
+                             "what is there already, and not to the terminal")
     parser.add_argument("program", help="the training script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
     return parser

@@ -74,6 +74,7 @@ class Workers:
         self._processes: dict[int, Process] = {}  # those that live, by rank
         self._logs: dict[int, int] = {}  # start-up logs, by rank
         self._pages: dict[int, memoryview] = {}
+        self.logs: Path | None = None  # the folder for what ranks print; None: they print as this process
         self.register: Callable[[list[int]], None] = lambda _: None  # called with the ids of all
         self.beat: Callable[[], None] = lambda: None  # called while the end of a process takes long
         self._awake = Awake()
@@ -154,6 +155,8 @@ class Workers:
         code = FAILED
         try:
             os.environ.update(variables)
+            if self.logs is not None:
+                _print_to(self.logs / f"rank-{place.rank}.log")
             code = worker.run(place, self._program, self._is_module)
         finally:
             os._exit(code)
@@ -250,6 +253,16 @@ class Workers:
             self._loop.close(process.connection)
         del self._processes[process.rank]
         return os.waitstatus_to_exitcode(status)
+
+
+def _print_to(path: Path) -> None:
+    """What this process prints goes to the file, also if the launcher is killed."""
+    made = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o666)
+    os.dup2(made, 1)
+    os.dup2(made, 2)
+    os.close(made)
+    with contextlib.suppress(AttributeError):  # another object takes the place of standard output
+        sys.stdout.reconfigure(line_buffering=True)
 
 
 def _is_traced(pid: int) -> bool:

@@ -361,6 +361,7 @@ def test_there_is_a_rank_for_each_gpu(monkeypatch, capsys):
     (["--hang", "-1", "train.py"], "--hang: -1; expected seconds, 0 or more"),
     (["--hang", "10d", "train.py"], "--hang: 10d; expected seconds, 0 or more, or a time such as 10m"),
     (["-n", "many", "train.py"], "-n/--ranks: many; expected a number of ranks, or gpu"),
+    (["--logs", str(SCRIPT), str(SCRIPT)], "File exists; expected a folder, or a name for one"),
     (["--hosts", "2", str(SCRIPT)], "--hosts without --host"),
     (["--hosts", "2", "--host", "1", str(SCRIPT)], "--hosts without --at"),
     (["--hosts", "2", "--host", "2", "--at", "h:1", str(SCRIPT)], "--host 2; expected 0 to 1, or spare"),

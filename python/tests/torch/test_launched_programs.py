@@ -85,3 +85,15 @@ def test_sparse_gradients_are_trained_and_a_rank_with_them_is_replaced_exactly(t
         lines.append(sorted(line for line in said.splitlines() if "loss " in line or "end " in line))
     assert "replica, exact, 0 steps lost" in said, said
     assert lines[0] == lines[1] and len(lines[0]) == 7
+
+
+def test_each_rank_prints_to_a_file_of_its_own_if_asked_to(tmp_path):
+    script = tmp_path / "prints.py"
+    script.write_text("import os, sys\nprint('rank', os.environ['RANK'])\n"
+                      "os.write(2, b'below python\\n')\n")
+    code, said = launch(["--logs", tmp_path / "new" / "logs", script], ranks=2, said=tmp_path / "said",
+                        timeout=60)
+    assert (code, said) == (0, "")
+    for rank in (0, 1):
+        lines = (tmp_path / "new" / "logs" / f"rank-{rank}.log").read_text().splitlines()
+        assert sorted(lines) == ["below python", f"rank {rank}"]
