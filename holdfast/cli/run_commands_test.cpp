@@ -423,7 +423,7 @@ TEST_F(RunCommandsTest, EveryBadCallIsOneSentenceWithItsExitCode) {
       {"convert R T/out --format zip", 2, "format \"zip\": is not known"},
       {"convert T/nowhere T/out.pt", 4, "No such file"},
       {"convert R T/noise.bin", 1, "exists"},
-      {"convert R T/nowhere/out.pt", 4, "No such file"},
+      {"convert R T/nowhere/out.pt", 4, "there is no folder"},
   };
   for (const Call& call : calls) {
     std::string line;

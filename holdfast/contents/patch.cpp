@@ -370,7 +370,8 @@ Result<bool> repair_patch(Env& env, const Path& path) {
 }
 
 Result<bool> repair_patch(Env& env, const Path& path, FileLocks& locks) {
-  const bool file = path.has_filename() && env.info(path).ok() && !env.info(path)->folder;
+  const Result<FileInfo> info = env.info(path);
+  const bool file = path.has_filename() && info.ok() && !info->folder;
   if (file) HOLDFAST_TRY(locks.add(env, path));
   bool found = false;
   for (const Path& journal : journals_near(path)) {

@@ -313,7 +313,8 @@ Result<void> check_new(Env& env, const Path& target) {
   }
   const Path folder = folder_of(target);
   const Result<FileInfo> info = env.info(folder);
-  if (info.ok() || !is_missing(info.error())) return {};
+  if (info.ok()) return {};
+  if (!is_missing(info.error())) return info.error();
   return not_found("{}: there is no folder {}; expected one that exists",
                    target.native(), folder.native());
 }
