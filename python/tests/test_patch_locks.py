@@ -66,7 +66,9 @@ def test_two_patches_at_once_leave_the_contents_of_their_plans(base, tmp_path, e
         assert os.listdir(folder) == [path.name]
         for patch, other, error in zip(patches, reversed(patches), errors):
             if patch.returncode:
-                assert f"process {other.pid} (holdfast)" in error
+                # The other may have ended before this one has looked who it is.
+                assert (f"process {other.pid} (holdfast)" in error
+                        or "another process changes or reads it" in error)
 
 
 @pytest.mark.parametrize("words", [

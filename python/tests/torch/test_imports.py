@@ -19,7 +19,7 @@ ARROWS = {
     "state": {"values", "data"},
     "loop": {"values", "data", "state"},
     "dcp": {"values", "loop"},
-    "recover": {"values", "state", "loop"},
+    "recover": {"values", "data", "state", "loop"},
     "watch": {"values", "state", "loop"},
     "adapters": {"values", "data"},
     "": {"values", "files", "data", "state", "loop", "recover", "watch", "adapters"},
