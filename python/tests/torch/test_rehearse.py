@@ -159,6 +159,7 @@ def test_a_step_that_is_not_made_cannot_be_killed_in(tmp_path):
     assert found.code == 2 and "--at 99: not one of the steps 1 to 9; expected" in found.text
 
 
+@pytest.mark.skipif(not LONG, reason="needs HOLDFAST_LONG=1")
 def test_a_job_of_holdfast_launch_also_loses_one_rank_alone(tmp_path):
     done = holdfast_rehearse("--steps", "6", "--json", "--", sys.executable, "-m", "holdfast.launch",
                              "-n", "2", str(Path(__file__).with_name("launched.py")),
