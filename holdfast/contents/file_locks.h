@@ -31,7 +31,7 @@ class FileLocks {
   std::vector<Locked> locked_;
 };
 
-// Who holds a lock of the file, in words: "process 4711 (holdfast)". Returns nullopt if
+// Tells who holds a lock of the file, in words: "process 4711 (holdfast)". Returns nullopt if
 // nobody does, or if this system does not tell.
 std::optional<std::string> who_locks(Env& env, const Path& file);
 

@@ -67,7 +67,7 @@ struct Placed {
   Bytes mask{};  // as in View
 };
 
-// Where the bytes of a storage are.
+// Says where the bytes of a storage are.
 struct StorageRecord {
   std::string name{};  // for messages
   int64_t offset = 0;

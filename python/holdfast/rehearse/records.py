@@ -88,7 +88,7 @@ class LifeRecords:
 
     @property
     def all_records(self) -> list[RankRecords]:
-        """Those of all Checkpointers and ranks."""
+        """The records of all Checkpointers and ranks."""
         return [one for _, part in sorted(self.parts.items()) for one in part.values()]
 
     @property
