@@ -51,7 +51,11 @@ class Recovery:
         """Notes what a replacement said of itself."""
         self._bytes += told.get("bytes", 0)
         self.step = told.get("step", self.step)
-        self._inexact += [one for one in told.get("inexact") or () if one not in self._inexact]
+        self.note_inexact(told.get("inexact") or [])
+
+    def note_inexact(self, lines: list[str]) -> None:
+        """Notes why the bits may be others than those of an undisturbed run."""
+        self._inexact += [one for one in lines if one not in self._inexact]
 
     def resumed_at(self, step: int, *, in_memory: bool) -> None:
         """Notes where a restarted rank goes on, and whether its state was left in memory."""

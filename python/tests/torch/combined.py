@@ -29,9 +29,9 @@ PARTS = {
     "optimizer": ["adamw", "sgd", "rmsprop", "by hand", "two groups"],
     "scheduler": ["behind", "before the update", "top of the loop", "by hand at the top", "none"],
     "loader": ["holdfast", "resumable", "not given", "read in the step"],
-    "hook": ["none", "bf16", "powerSGD", "clips"],
+    "hook": ["none", "fp16", "powerSGD", "clips"],
     "extra": ["none", "tracks before the update", "keeps gradients", "momentum encoder",
-              "draws behind the step", "codebook", "scaler"],
+              "draws behind the step", "draws at the top", "draws at both", "codebook", "scaler"],
 }
 POINTS = ["top", "forward", "backward", "after update", "end", "after step"]
 WIDTH = 8
@@ -61,6 +61,7 @@ class Training:
 
     def __init__(self, parts, here):
         self.parts, self.here, self.step_number = parts, here, -1
+        self.noise = torch.zeros(WIDTH)
         torch.manual_seed(0)
         self.net = nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.Dropout(0.1), nn.Tanh(),
                                  nn.Linear(2 * WIDTH, 1))
@@ -79,8 +80,8 @@ class Training:
         next(self.net.parameters()).register_hook(lambda _: here("backward"))
 
     def _add_hook(self):
-        if self.parts["hook"] == "bf16":
-            self.model.register_comm_hook(None, default_hooks.bf16_compress_hook)
+        if self.parts["hook"] == "fp16":
+            self.model.register_comm_hook(None, default_hooks.fp16_compress_hook)
         if self.parts["hook"] == "powerSGD":
             state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1,
                                                 start_powerSGD_iter=2, min_compression_rate=0.5)
@@ -123,6 +124,8 @@ class Training:
         if self.parts["scheduler"] == "by hand at the top":
             for group in self.optimizer.param_groups:
                 group["lr"] *= 0.97
+        if self.parts["extra"] in ("draws at the top", "draws at both"):
+            self.noise = torch.rand(WIDTH)
         self.here("top")
 
     def step(self, batch):
@@ -130,7 +133,7 @@ class Training:
         x, y = self.next_batch() if batch is None else batch
         if self.parts["extra"] == "codebook":
             self.twin.weight.mul_(0.9).add_(x.mean(), alpha=0.1)
-        loss = (self.model(x) - y).pow(2).mean() + self.twin(x).pow(2).mean()
+        loss = (self.model(x + self.noise) - y).pow(2).mean() + self.twin(x).pow(2).mean()
         (loss if self.scaler is None else self.scaler.scale(loss)).backward()
         self._before_update(loss)
         self._update()
@@ -213,7 +216,7 @@ def main():
             made.write(json.dumps([step, loss.item().hex(), training.digest()]) + "\n")
             made.flush()
             ck.step(step, loss=loss)
-            if parts["extra"] == "draws behind the step":
+            if parts["extra"] in ("draws behind the step", "draws at both"):
                 torch.rand(3)
             here("after step")
     ck.close()

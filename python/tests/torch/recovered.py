@@ -55,6 +55,7 @@ HOW = {
     "spoils a weight": "the first replacement writes to a parameter behind ck.resume()",
     "by hand": "an update without an optimizer", "encoder": "a momentum encoder, written by .data",
     "draws behind": "random numbers drawn behind ck.step()",
+    "draws first": "random numbers drawn before a batch is asked for",
     "other loader": "a DataLoader that the Checkpointer is not given",
     "keeps gradients": "gradients that are halved behind the update, and added to in the next step",
     "in place": "the step writes to its batch, and takes things out of it",
@@ -354,6 +355,15 @@ def validate():
     return value.item()
 
 
+def drawing(batches):
+    while True:
+        torch.rand(1)
+        batch = next(batches, None)
+        if batch is None:
+            return
+        yield batch
+
+
 def main():
     global step
     Path(f"{run}.killed").mkdir(exist_ok=True)
@@ -383,7 +393,8 @@ def main():
     global batches
     batches = iter(training.loader)
     with open(f"{run}.losses.{rank}", "a") as losses:
-        for step, batch in zip(range(start, steps), batches):
+        asked = drawing(batches) if "draws first" in how else batches
+        for step, batch in zip(range(start, steps), asked):
             made = make_step(ck, training, batch)
             losses.write(json.dumps([step, made, batch[-1].tolist(), os.getpid()]) + "\n")
             losses.flush()

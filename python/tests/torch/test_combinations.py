@@ -26,8 +26,9 @@ def run_of(folder, seed, kills=()):
     """The exit code of a job, what it said, and what each rank noted of each step, newest last."""
     run = folder / ("killed-" + "-".join(kills).replace(":", "_").replace(" ", "_") if kills else "whole")
     code, said = launch([SCRIPT, seed, run, STEPS, ",".join(kills)], ranks=RANKS, said=f"{run}.said")
-    made = [[json.loads(line) for line in Path(f"{run}.made.{rank}").read_text().splitlines()]
-            for rank in range(RANKS)]
+    noted = [Path(f"{run}.made.{rank}") for rank in range(RANKS)]
+    assert all(one.exists() for one in noted), f"{draw(seed)}\n{said}"
+    made = [[json.loads(line) for line in one.read_text().splitlines()] for one in noted]
     return code, said, made
 
 

@@ -126,10 +126,11 @@ def test_what_a_rank_did_not_live_to_tell_is_not_exact(tmp_path, how, point, wor
     assert f"not exact: {words}" in ran.said, ran.said
 
 
-def test_random_numbers_that_the_loop_draws_behind_its_step_are_drawn_once(tmp_path, whole):
-    how = ["draws behind"]
-    kills = ["0:3:before", "1:5:forward", "2:7:gate"]
-    Ran("ddp", tmp_path / "run", 9, kills, how).check(whole("ddp", 9, how))
+@pytest.mark.parametrize("how, first", [("draws behind", "before"), ("draws first", "after step")])
+def test_random_numbers_that_the_loop_draws_outside_of_its_steps_are_drawn_once(
+        tmp_path, whole, how, first):
+    kills = [f"0:3:{first}", "1:5:forward", "2:7:gate"]
+    Ran("ddp", tmp_path / "run", 9, kills, [how]).check(whole("ddp", 9, [how]))
 
 
 def test_a_loader_that_was_not_given_is_named_before_a_rank_dies(tmp_path):

@@ -31,6 +31,7 @@ class Loaders:
         self._foreign: dict[str, ForeignLoader] = {}
         self._all: dict[str, Any] = {}
         self._without_batch = 0  # steps in sequence that have read nothing
+        self._restores: list[Callable[[], Any]] = []  # to be called once an iterator exists
         for name, one in given.items():
             one = adopt_plain(one)
             _check(_path(name), one)
@@ -129,15 +130,20 @@ class Loaders:
         draws = {name: one.draws for name, one in self._foreign.items()}
         return draws.get("") if self._is_one else draws
 
+    @property
+    def awaits_iterator(self) -> bool:
+        """True if generators are still to be restored, when an iterator exists."""
+        return bool(self._restores)
+
     def restore_after_iter(self, restore: Callable[[], Any], draws: Any) -> list[str]:
         """Calls `restore` once the iterators exist. Returns why the run may differ in bits."""
         if not self._all:
             restore()
-        left = [restore]
+        self._restores = [restore] if self._own else []
 
         def restore_once() -> None:
-            if left:
-                left.pop()()
+            if self._restores:
+                self._restores.pop()()
 
         for one in self._own.values():
             one.after_iter = restore_once

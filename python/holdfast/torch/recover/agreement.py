@@ -10,7 +10,8 @@ its own way. Two things are compared over all ranks:
    options, the scheduler and the scaler once more. A difference that is found here is in the
    gradients already.
 
-What cannot be mended has all ranks start again from the newest checkpoint.
+What cannot be mended has all ranks start again from the newest checkpoint, or is told as not exact
+if a checkpoint would not have it either (loop_draws.py).
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ import torch
 
 from holdfast import _native
 from holdfast.torch.loop.step_record import digest_values
+from holdfast.torch.recover.loop_draws import LoopDraws, compare
 from holdfast.torch.recover.peers import tell
 from holdfast.torch.state.stateful import Stateful
 from holdfast.torch.state.training_state import TrainingState
@@ -35,8 +37,9 @@ Told = Sequence[Mapping[str, Any]]
 class Agreement:
     """Compares the state of this rank with that of all others."""
 
-    def __init__(self, state: TrainingState) -> None:
-        self._state, self._peers = state, state.peers
+    def __init__(self, state: TrainingState, draws: LoopDraws) -> None:
+        self._state, self._peers, self._draws = state, state.peers, draws
+        self.inexact: list[str] = []  # what was found by the newest comparison, and cannot be mended
         self._at_start: dict[str, str] = {}
 
     def compare_starts(self, transport: _native.TcpTransport, record: Mapping[str, Any], *,
@@ -47,7 +50,8 @@ class Agreement:
         """
         values = self._values()
         told = tell(transport, {"before": self._digest(record), "now": self._digest(values),
-                                "values": values, "is new": is_new})
+                                "values": values, "is new": is_new, "draws": self._draws.told()})
+        self.inexact = compare([one["draws"] for one in told])
         self._at_start = told[transport.rank]["now"]
         found = _parted(told)
         if not found:

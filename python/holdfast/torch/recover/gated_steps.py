@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Literal
 
+from holdfast import _native
 from holdfast.errors import Error
 from holdfast.torch.loop.optimizer_hooks import replace_closure
 from holdfast.torch.recover.crash_points import reach
@@ -44,7 +45,7 @@ class GatedSteps:
         self._unknown = UnknownLoaders(state, self._trail.unknown, speaks=speaks)
         watch_loaders()
         if self._loader is not None:
-            self._loader.tell_requests(self._on_request)
+            self._loader.tell_requests(self._reach_top)
         self._phase: Literal["between", "step", "updated", "saving"] = "between"
         self._steps_done = 0
         self._skipped: SkippedCalls | None = None  # of a replacement
@@ -88,6 +89,7 @@ class GatedSteps:
         skipped = self._skip("run", name)
         if skipped is not None:
             return skipped.result
+        self._reach_top()
         self._trail.function = name
         while True:
             self.join()
@@ -174,27 +176,24 @@ class GatedSteps:
                 self._refresh()
         return result
 
-    def _refresh(self, *, is_asked: bool = False) -> None:
+    def _refresh(self) -> None:
         """Makes the record again, and sends it: the step may have changed more since the gate."""
         gate = self._membership.gate
-        if gate is None or gate.committed == 0:
-            return
-        made = self._records.make_at_end(self._trail.calls, is_asked=is_asked)
+        if gate is not None and gate.committed > 0:
+            self._records.make_at_end(self._trail.calls)
+            self._send_record(gate)
+
+    def _send_record(self, gate: _native.Gate) -> None:
         if not self._membership.is_broken:
             with contextlib.suppress(Error, TimeoutError):  # a rank was lost just now
-                gate.refresh(gate.committed, made)
+                gate.refresh(gate.committed, self._records.newest)
 
-    def _on_request(self) -> None:
-        """The loop asks for a batch, with which a replacement begins: so the record is of this moment.
-
-        Behind ck.step(), the loop may have drawn random numbers.
-        """
-        is_top = self._phase == "between" and self._skipped is None and self._trail.is_between_steps
-        if not is_top or self._membership.is_broken:
-            return
-        self._trail.draws_behind |= self._records.has_drawn()
-        if self._trail.draws_behind:
-            self._refresh(is_asked=True)
+    def _reach_top(self) -> None:
+        """The loop asks for a batch, or calls run()."""
+        is_here = self._phase == "between" and (self._skipped is None or self._skipped.is_done)
+        gate = self._membership.gate
+        if is_here and gate is not None and self._membership.draws.reach():
+            self._send_record(gate)
 
     def before_update(self, args: Any, kwargs: Any) -> Any:
         """The hook before an update. Returns other arguments for it, or None."""

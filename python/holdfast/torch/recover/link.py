@@ -45,6 +45,7 @@ class Link:
         self._connection = place.connection
         self._on_lost, self._waits_since = on_lost, waits_since
         self.leave: dict[str, Any] | None = None  # all ranks are to save and end: the code, and why
+        self.inexact: list[str] = []  # what the launcher is told with the next commit
         self.events = RunEvents()
         self._stepped = 0  # when note_step() or join() was called
         self._has_told_start = False
@@ -98,7 +99,8 @@ class Link:
         """Called after each update: tells the launcher of the first one in each generation."""
         if self._has_to_tell_commit:
             self._has_to_tell_commit = False
-            self.say("committed", generation=self.generation)
+            self.say("committed", generation=self.generation, inexact=self.inexact)
+            self.inexact = []
 
     def join(self, generation: int, **told: Any) -> None:
         """This process is part of that generation now."""

@@ -17,6 +17,7 @@ from holdfast.torch.recover import peers
 from holdfast.torch.recover.agreement import Agreement
 from holdfast.torch.recover.crash_points import reach
 from holdfast.torch.recover.group import Mode
+from holdfast.torch.recover.loop_draws import LoopDraws
 from holdfast.torch.recover.meet import meet
 from holdfast.torch.recover.records import Records
 from holdfast.torch.recover.trail import SkippedCalls, Trail
@@ -36,7 +37,8 @@ class Membership:
         self.trail = Trail()
         self.records = Records(state, self.trail.gradients)
         self.is_outside = False  # collective calls were made since the last batch, outside of run()
-        self._agreement = Agreement(state)
+        self.draws = LoopDraws(state, self.records)
+        self._agreement = Agreement(state, self.draws)
         self._must_agree = False  # no update was made since this process met a replacement
         self._is_new = False  # this process is a replacement, and has made no update yet
         self._state, self._buckets = state, buckets
@@ -103,6 +105,7 @@ class Membership:
             arrive = filled.arrive
             self.trail.load(filled.trail, filled.calls)
             self.records.load(filled.record)
+            self.draws.take_over(filled.own)
             self.groups.on_unanswered = self.ask_to_restart
             self._become_part(decided, "replay", step=self.trail.last_step + 1, bytes=filled.moved,
                               inexact=filled.inexact)
@@ -173,6 +176,7 @@ class Membership:
             return False
         self._restart_if(self._agreement.compare_starts(self._transport, self.records.values,
                                                         is_new=self._is_new))
+        self.link.inexact = self._agreement.inexact
         return True
 
     def compare_at_gate(self) -> None:

@@ -31,6 +31,7 @@ class Filled:
     calls: list[Call]  # that this rank makes until it is where the others are
     record: bytes  # of this rank
     inexact: list[str]
+    own: dict[str, Any]  # the objects of this rank, as a checkpoint has them
     arrive: Callable[[], None]  # restores what may have changed on the way to the others
 
 
@@ -72,8 +73,6 @@ def receive(transport: _native.TcpTransport, state: TrainingState, buckets: Buck
     inexact = _find_inexact(told, kept)
     inexact += [f"{name}: was not given as data=, so that a replacement reads other samples"
                 for name in twin["trail"]["unknown"]]
-    if kept["is at end"] and twin["trail"]["draws behind"] and not values["is asked"]:
-        inexact.append("generators: random numbers are drawn behind ck.step(), where the rank was lost")
     calls = _choose_calls(values, twin, told, inexact)
     found = _make_step(values, start_of(values) if not calls else values["top"], twin, kept, told,
                        transport.size, rank, state)
@@ -94,7 +93,7 @@ def receive(transport: _native.TcpTransport, state: TrainingState, buckets: Buck
             random_generators.restore(values["generators"], state.generators)
 
     return Filled(moved, twin["trail"], calls, pack_record({**values, "things": things}, flat),
-                  inexact, arrive)
+                  inexact, found.rank_objects[rank], arrive)
 
 
 def _check_gradients(record: dict[str, Any], known: dict[str, bool]) -> None:

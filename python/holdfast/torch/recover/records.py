@@ -31,6 +31,7 @@ class Records:
         self._versions: list[int] = []
         self.newest = b""
         self.is_at_end = False  # the newest was made at the end of a step or run
+        self.is_open = False  # ... and the loop has neither asked for a batch nor begun a run since
         self.values: dict[str, Any] = {}  # the plain values of the newest record
         self.data = b""  # the bytes of the tensors of the newest record
         self.at_gate: dict[str, Any] = {}  # the values of the newest one made at a gate
@@ -42,9 +43,15 @@ class Records:
         """Whether the loader gave batches since the newest record."""
         return bool(self.values) and self._state.peers.loader_state() != _loader_state(self.values)
 
-    def has_drawn(self) -> bool:
-        """Whether random numbers were drawn since the newest record."""
-        return bool(self.values) and self.values["generators"] != self._state.peers.generators()
+    def note_top(self, generators: dict[str, Any]) -> bool:
+        """Notes the generators where the loop begins a step. True if it has drawn since the record."""
+        self.is_open = False
+        top = None if generators == self.values["generators"] else generators
+        if top == self.values["at top"]:
+            return False
+        self.values["at top"] = top
+        self.newest = pack_record(self.values, self.data)
+        return True
 
     def make_at_gate(self, calls: list[Call], *, is_top: bool) -> "Made":
         """The record for the gate of an update; `is_top` if it is the first at a new batch."""
@@ -53,14 +60,10 @@ class Records:
             calls, top = [], start_of(self.values) if self.values else None
         return self._make(calls, top, must_copy=True)
 
-    def make_at_end(self, calls: list[Call], *, is_asked: bool = False) -> bytes:
-        """The record at the end of a step, or of a run that others follow.
-
-        `is_asked` if the loop has come to where it asks for the next batch.
-        """
-        made = self._make(calls, self._at_top, must_copy=False, is_asked=is_asked)
-        self._take(made)
-        self.is_at_end = True
+    def make_at_end(self, calls: list[Call]) -> bytes:
+        """The record at the end of a step, or of a run that others follow."""
+        self._take(self._make(calls, self._at_top, must_copy=False))
+        self.is_at_end = self.is_open = True
         return self.newest
 
     def _take(self, made: "Made") -> None:
@@ -69,14 +72,15 @@ class Records:
     def take(self, made: "Made") -> None:
         """Makes a record of a gate the newest one: the update is committed."""
         self._at_top = made.values["top"]
-        self.at_gate, self._data_at_gate, self.is_at_end = made.values, made.data, False
+        self.at_gate, self._data_at_gate = made.values, made.data
+        self.is_at_end = self.is_open = False
         self._take(made)
 
     def load(self, packed: bytes) -> None:
         """Takes over the record of a lost rank."""
         values, data = unpack_record(packed)
         self.take(Made(values, data, packed))
-        self.is_at_end = True
+        self.is_at_end = self.is_open = True
 
     def changed(self) -> list[str]:
         """The values that only this rank has and that changed since the last gate, by their keys."""
@@ -93,11 +97,10 @@ class Records:
         gate = self.at_gate.get("things", {})
         return [key for key, tree in self.values["things"].items() if gate.get(key) != tree]
 
-    def _make(self, calls: list[Call], top: Any, *, must_copy: bool,
-              is_asked: bool = False) -> "Made":
+    def _make(self, calls: list[Call], top: Any, *, must_copy: bool) -> "Made":
         record = self._state.peers.record(self._state.gradients,
                                           MOST_BYTES if self._gradients["are kept"] else 0)
-        values = {**record.values, "top": top, "is asked": is_asked,
+        values = {**record.values, "top": top, "at top": None,
                   "calls": pack_calls(calls, on_cpu_only=True)}
         data = self._copy(record.tensors, must_copy)
         return Made(values, data, pack_record(values, data))

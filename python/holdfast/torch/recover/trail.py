@@ -51,7 +51,6 @@ class Trail:
         self.written: list[str] = []  # tensors that runs write to before an update (EarlyWrites)
         self.gradients = {"are kept": False, "is unsure": False}  # by steps (KeptGradients)
         self.unknown: list[str] = []  # loaders that were not given (UnknownLoaders)
-        self.draws_behind = False  # the loop was seen to draw random numbers behind step()
         self._is_known = True  # false if the calls were too many to keep
         self._has_top = False  # a run since the last step() was at the top
         self._has_looped = False  # some run was at the top
@@ -62,11 +61,6 @@ class Trail:
         if self.function == "":
             return True
         return not self._has_top and (has_moved or updates or self.function in self._updating)
-
-    @property
-    def is_between_steps(self) -> bool:
-        """True if no run since the last step() was at the top of the loop."""
-        return not self._has_top and bool(self.calls)
 
     def commit(self, *, is_top: bool, updates: bool) -> None:
         """Notes that the current run is committed, and whether it is at the top of the loop."""
@@ -110,8 +104,7 @@ class Trail:
                 "before": pack_calls(self.before), "is known": is_top or self._is_known,
                 "has top": self._has_top and not is_top, "updating": sorted(self._updating),
                 "has more runs": self.has_more_runs, "written": list(self.written),
-                "unknown": list(self.unknown), "gradients": dict(self.gradients),
-                "draws behind": self.draws_behind}
+                "unknown": list(self.unknown), "gradients": dict(self.gradients)}
 
     def load(self, state: dict[str, Any], calls: list[Call]) -> None:
         """Takes over what another rank told; the calls may have other results."""
@@ -121,7 +114,6 @@ class Trail:
         self._has_top, self._updating = state["has top"], set(state["updating"])
         self.has_more_runs = state["has more runs"]
         self.written[:], self.unknown[:] = state["written"], state["unknown"]
-        self.draws_behind = state["draws behind"]
         self.gradients["are kept"] = state["gradients"]["are kept"]
 
 
@@ -137,6 +129,11 @@ class SkippedCalls:
         self._expected = Call("run", trail.function)
         self._left, self._before = list(trail.calls), list(trail.before)
         self._refuse, self._arrive, self._is_in_loop = refuse, arrive, is_in_loop
+
+    @property
+    def is_done(self) -> bool:
+        """True if the next call is the one that the others are in."""
+        return not self._left
 
     def skips(self, kind: Literal["run", "step"], name: str) -> Call | None:
         """The call to skip, with its result; None if it is the one that the others are in."""

@@ -20,6 +20,8 @@ from holdfast.torch.values.trees import pack, unpack
 _ANY_SIZE = 1 << 62
 _BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
 _LOW64 = (1 << 64) - 1
+_BLOCK = 624  # words that a Mersenne twister makes at once
+_NEXT = struct.Struct("<QiiQ")  # the beginning of torch's state for the CPU, up to its position
 
 
 def capture(extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -63,6 +65,28 @@ def restore(saved: Mapping[str, Any], extra: Mapping[str, Any] | None = None) ->
     for difference in differences:
         warnings.warn(difference, RuntimeWarning, stacklevel=2)
     return differences
+
+
+def distances(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, int]:
+    """How far generators were drawn from between two captures, by their names.
+
+    One that has not moved is left out. The number is equal for equal draws; for other draws it is
+    another one, except by chance, if the generator is Python's or torch's for the CPU.
+    """
+    kinds = [(name, before.get(name), after.get(name)) for name in ("python", "numpy", "torch", "cuda")]
+    named = [(name, one, after["extra"].get(name)) for name, one in before["extra"].items()]
+    return {name: (_position(then) - _position(now)) % _BLOCK for name, now, then in kinds + named
+            if now != then}
+
+
+def _position(state: Any) -> int:
+    """How many words of its block a generator has used up, as far as that is easily seen."""
+    if isinstance(state, (tuple, list)):  # Python's, one of those that have names, those of CUDA
+        return sum(_position(one) for one in state)
+    if not isinstance(state, bytes) or len(state) < _NEXT.size:
+        return 0
+    is_python = len(state) == (_BLOCK + 1) * 8
+    return int.from_bytes(state[-8:], "little") if is_python else _NEXT.unpack_from(state)[-1]
 
 
 def capture_for_order(extra: Mapping[str, Any]) -> dict[str, Any]:
