@@ -69,6 +69,7 @@ class Loader(abc.ABC):
     per_rank: bool
     kind = "holdfast.data.Loader"
     after_iter: Callable[[], None] | None = None
+    on_begin: Callable[[], None] | None = None  # called when an iteration begins
     on_request: Callable[[], None] | None = None  # called when a batch is asked for
     handed_out = 0  # batches, over all iterations
     has_partners = False  # the training reads other loaders, too
@@ -110,6 +111,8 @@ class Loader(abc.ABC):
         """An iterator from the position. It has begun when this returns."""
 
     def __iter__(self) -> Iterator[Any]:
+        if self.on_begin is not None:
+            self.on_begin()
         self._settle()
         one = Pass(is_trained=not self._is_followed)
         callback = self._interrupt(one)

@@ -163,10 +163,11 @@ class Loaders:
         """How many batches all loaders have handed out."""
         return sum(one.handed_out for one in self._own.values())
 
-    def tell_requests(self, call: Callable[[], None] | None) -> None:
-        """Has the function called each time that a batch is asked for; None ends that."""
+    def tell_requests(self, begin: Callable[[], None] | None,
+                      request: Callable[[], None] | None) -> None:
+        """Has functions called when an iteration begins and a batch is asked for; None ends that."""
         for one in self._own.values():
-            one.on_request = call
+            one.on_begin, one.on_request = begin, request
 
     def keep_batches(self, on_batch: Callable[[Any], None]) -> None:
         """Keeps the batches that are handed out from now on, and calls on_batch with each."""

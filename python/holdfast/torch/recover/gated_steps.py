@@ -45,7 +45,7 @@ class GatedSteps:
         self._unknown = UnknownLoaders(state, self._trail.unknown, speaks=speaks)
         watch_loaders()
         if self._loader is not None:
-            self._loader.tell_requests(self._reach_top)
+            self._loader.tell_requests(membership.draws.begin_iteration, self._reach_top)
         self._phase: Literal["between", "step", "updated", "saving"] = "between"
         self._steps_done = 0
         self._skipped: SkippedCalls | None = None  # of a replacement
@@ -147,7 +147,7 @@ class GatedSteps:
         self._groups.on_call = _ignore
         self._unknown.close()
         if self._loader is not None:
-            self._loader.tell_requests(None)
+            self._loader.tell_requests(None, None)
         for scaler in self._scalers:
             vars(scaler).pop("update", None)
         self._membership.close()

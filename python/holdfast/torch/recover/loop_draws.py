@@ -27,11 +27,17 @@ class LoopDraws:
         self._state, self._records = state, records
         self._own: dict[str, Any] | None = None  # of a replacement, until it has come to the others
         self._before: dict[str, Any] = {}  # its generators when it was filled
+        self._drew_before_iterator = False  # from generators that were not restored yet
         self._why = ""  # why this rank is not sure to be exact
 
     def take_over(self, own: dict[str, Any]) -> None:
         """This process replaces a rank. It restores own["generators"], now or with its loader."""
         self._own, self._before = own, self._state.peers.generators()
+
+    def begin_iteration(self) -> None:
+        """A loader is about to make its iterator, with which generators are restored."""
+        if self._own is not None and self._state.data.awaits_iterator:
+            self._drew_before_iterator = self._state.peers.generators() != self._before
 
     def reach(self) -> bool:
         """The loop asks for a batch, or calls run(). True if the newest record has changed by that."""
@@ -47,7 +53,7 @@ class LoopDraws:
         """The generators of a replacement, which gets those of the lost rank if it has not drawn."""
         waits = self._state.data.awaits_iterator  # for the generators to be restored
         begun, lost = (self._records.values[key] for key in ("generators", "at top"))
-        has_drawn = now != (self._before if waits else begun)
+        has_drawn = self._drew_before_iterator or now != (self._before if waits else begun)
         self._why = _LOST if lost is None else ""
         if has_drawn or lost is None:
             if has_drawn and lost is not None and now != lost:
