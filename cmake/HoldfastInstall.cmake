@@ -2,7 +2,7 @@
 include(CMakePackageConfigHelpers)
 
 function(holdfast_install)
-  holdfast_library_parts(parts)
+  get_property(parts GLOBAL PROPERTY HOLDFAST_LIBRARY_PARTS)
   list(TRANSFORM parts PREPEND holdfast_)
   install(TARGETS holdfast_all ${parts} EXPORT holdfastTargets
           ARCHIVE COMPONENT cpp FILE_SET HEADERS COMPONENT cpp)

@@ -1,5 +1,6 @@
 # Each folder is one part, and each part is one CMake target. A part names its layer and the parts
-# that it uses. If one of them is on its own layer or above, configuring fails here.
+# that it uses, and TEST_DEPS that only its tests use. If one of them is on its own layer or above,
+# configuring fails here. One that is not used fails a test (tests/arrows/check_includes.py).
 #
 #   holdfast_part(NAME state LAYER 1 DEPS base PUBLIC box.h SOURCES box.cpp seal.cpp)
 #
@@ -10,16 +11,15 @@
 # are sources that must be compiled separately, because they define private names that other
 # sources define, too. FAST are sources whose loops run over all bytes of a checkpoint: they have -O3
 # in every build type. A LIGHT part reads, decides and reports, and leaves the bytes to the parts below
-# it: a release compiles it with -O1, in two thirds of the time. TESTING are sources that only tests use: they become a library beside the part
-# that the tests of this part and of all parts above it are linked with. All *_test.cpp of the folder
-# become one test program, and in the fuzz preset each *_fuzz.cpp becomes a fuzz program. They are
-# found by their names, so that none is forgotten.
-# The layer of the command line and Python, which are not part of the C++ library.
-set(HOLDFAST_FACE_LAYER 9)
+# it: a release compiles it with -O1, in two thirds of the time. A FACE is how people use the library
+# from outside of C++, and not part of it. TESTING are sources that only tests use: they become a
+# library beside the part that the tests of this part and of all parts above it are linked with. All
+# *_test.cpp of the folder become one test program, and in the fuzz preset each *_fuzz.cpp becomes a
+# fuzz program. They are found by their names, so that none is forgotten.
 
 function(holdfast_part)
-  cmake_parse_arguments(PART "LIGHT" "NAME;LAYER"
-                        "DEPS;PUBLIC;SOURCES;LIBS;PRIVATE_LIBS;ALONE;FAST;TESTING" ${ARGN})
+  cmake_parse_arguments(PART "LIGHT;FACE" "NAME;LAYER"
+                        "DEPS;TEST_DEPS;PUBLIC;SOURCES;LIBS;PRIVATE_LIBS;ALONE;FAST;TESTING" ${ARGN})
   if(PART_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "${PART_NAME}: unknown arguments ${PART_UNPARSED_ARGUMENTS}")
   endif()
@@ -47,16 +47,18 @@ function(holdfast_part)
                       <memory> <mutex> <numeric> <optional> <set> <span> <string> <string_view>
                       <thread> <unordered_map> <variant> <vector> <fmt/format.h>)
 
-  holdfast_declare_arrows(${PART_NAME} ${PART_LAYER} ${PART_DEPS})
+  holdfast_declare_arrows(${PART_NAME} ${PART_LAYER} DEPS ${PART_DEPS} TEST_DEPS ${PART_TEST_DEPS})
   foreach(dep IN LISTS PART_DEPS)
     target_link_libraries(${target} PUBLIC holdfast_${dep})
   endforeach()
 
-  set_property(GLOBAL APPEND PROPERTY HOLDFAST_PARTS ${PART_NAME})
+  if(NOT PART_FACE)
+    set_property(GLOBAL APPEND PROPERTY HOLDFAST_LIBRARY_PARTS ${PART_NAME})
+  endif()
   if(PART_TESTING)
     holdfast_part_testing(${target} ${PART_TESTING})
   endif()
-  holdfast_part_tests(${PART_NAME} ${target})
+  holdfast_part_tests(${PART_NAME} ${target} ${PART_TEST_DEPS})
   holdfast_part_fuzzers(${PART_NAME} ${target})
 endfunction()
 
@@ -86,11 +88,14 @@ endfunction()
 
 # Checks every dependency, and records it for the test that compares the #includes with it.
 function(holdfast_declare_arrows name layer)
-  foreach(dep IN LISTS ARGN)
+  cmake_parse_arguments(ARROWS "" "" "DEPS;TEST_DEPS" ${ARGN})
+  foreach(dep IN LISTS ARROWS_DEPS ARROWS_TEST_DEPS)
     holdfast_check_arrow(${name} ${layer} ${dep})
   endforeach()
-  string(REPLACE ";" " " deps "${ARGN}")
-  set_property(GLOBAL APPEND_STRING PROPERTY HOLDFAST_ARROWS "${name} ${layer} ${deps}\n")
+  list(JOIN ARROWS_DEPS " " deps)
+  list(JOIN ARROWS_TEST_DEPS " " test_deps)
+  set_property(GLOBAL APPEND_STRING PROPERTY HOLDFAST_ARROWS
+               "${name} ${layer} ${deps} | ${test_deps}\n")
 endfunction()
 
 # Fails unless the part `dep` is already declared and has a lower layer.
@@ -124,7 +129,8 @@ function(holdfast_part_tests name target)
   endif()
   add_executable(${name}_test ${tests})
   get_property(testing GLOBAL PROPERTY HOLDFAST_TESTING)
-  target_link_libraries(${name}_test PRIVATE ${testing} ${target} holdfast_warnings
+  list(TRANSFORM ARGN PREPEND holdfast_ OUTPUT_VARIABLE test_deps)
+  target_link_libraries(${name}_test PRIVATE ${testing} ${target} ${test_deps} holdfast_warnings
                                              holdfast_testing)
   holdfast_precompile(${name}_test base_test <gmock/gmock.h> <gtest/gtest.h> <rapidcheck/gtest.h>
                       <algorithm> <filesystem> <functional> <map> <memory> <set> <span> <string>
@@ -190,26 +196,13 @@ function(holdfast_finish)
   get_property(public GLOBAL PROPERTY HOLDFAST_PUBLIC)
   list(JOIN public "\n" public)
   file(WRITE ${PROJECT_BINARY_DIR}/public_headers.txt "${public}\n")
-  holdfast_library_parts(parts)
+  get_property(parts GLOBAL PROPERTY HOLDFAST_LIBRARY_PARTS)
   list(TRANSFORM parts PREPEND holdfast_)
   add_library(holdfast_all INTERFACE)
   add_library(holdfast::holdfast ALIAS holdfast_all)
   set_target_properties(holdfast_all PROPERTIES EXPORT_NAME holdfast)
   target_link_libraries(holdfast_all INTERFACE ${parts})
   holdfast_umbrella_header()
-endfunction()
-
-# Lists the parts of the C++ library: all parts below the layer of the command line.
-function(holdfast_library_parts out)
-  get_property(parts GLOBAL PROPERTY HOLDFAST_PARTS)
-  set(below "")
-  foreach(part IN LISTS parts)
-    get_target_property(layer holdfast_${part} HOLDFAST_LAYER)
-    if(layer LESS HOLDFAST_FACE_LAYER)
-      list(APPEND below ${part})
-    endif()
-  endforeach()
-  set(${out} ${below} PARENT_SCOPE)
 endfunction()
 
 # Generates holdfast/holdfast.h, so that no header is forgotten in it.

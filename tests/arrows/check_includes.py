@@ -2,9 +2,10 @@
 
     check_includes.py SOURCE_FOLDER ARROWS_FILE PUBLIC_FILE
 
-CMake writes the arrows file, with one line for each part: `name layer dep dep ...`. A part is the
-folder holdfast/<name>; the part `python` is python/src. This script also refuses a folder with more
-than 50 files, tests not counted, and files that include each other in a circle. It prints one line
+CMake writes the arrows file, with one line for each part: `name layer dep dep ... | dep ...`, where
+only tests may use those at the end. A part is the folder holdfast/<name>; the part `python` is
+python/src. This script also refuses a dependency that is declared and not used, a folder with more
+than 60 files, tests not counted, and files that include each other in a circle. It prints one line
 for each fault. It exits with 1 if there are faults, and with 2 if it found no files at all, so that
 a wrong path cannot pass.
 
@@ -17,18 +18,32 @@ import collections
 import re
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
 SUFFIXES = {".h", ".cpp"}
 MOST_FILES = 60
 MOST_PUBLIC = 25
 UMBRELLA = "holdfast/holdfast.h"
-TEST = re.compile(r"(_test\.cpp|_fuzz\.cpp|testing\.h)$")
+TEST = re.compile(r"(_test\.cpp|_fuzz\.cpp|testing\.h|testing\.cpp)$")
 
 
-def read_arrows(path: Path) -> dict[str, set[str]]:
-    rows = [line.split() for line in path.read_text().splitlines() if line.strip()]
-    return {name: {name, *deps} for name, _layer, *deps in rows}
+class Part(NamedTuple):
+    """The parts that a part and its tests may include, itself not among them."""
+
+    deps: set[str]
+    test_deps: set[str]
+
+    def allowed(self, is_test: bool) -> set[str]:
+        return self.deps | self.test_deps if is_test else self.deps
+
+
+def read_arrows(path: Path) -> dict[str, Part]:
+    parts = {}
+    for line in filter(str.strip, path.read_text().splitlines()):
+        (name, _layer, *deps), test_deps = (half.split() for half in line.split("|"))
+        parts[name] = Part(set(deps), set(test_deps))
+    return parts
 
 
 def part_of(path: Path) -> str:
@@ -44,23 +59,38 @@ def fault_of(part: str, quote: str, target: str, allowed: set[str]) -> str | Non
         return None
     if len(pieces) < 3:
         return f"{target} is for users of the library; expected the header of a part"
-    if pieces[1] not in allowed:
-        uses = " ".join(sorted(allowed - {part})) or "nothing"
+    if pieces[1] not in {part, *allowed}:
+        uses = " ".join(sorted(allowed)) or "nothing"
         return f"{part} may not include {target}: it declares {uses}"
     return None
 
 
-def check_file(root: Path, path: Path, arrows: dict[str, set[str]]) -> list[str]:
+def check_file(root: Path, path: Path, arrows: dict[str, Part]) -> list[str]:
     shown = path.relative_to(root)
     part = part_of(shown)
     if part not in arrows:
         return [f"{shown}: {part} is no declared part"]
-    faults = []
+    faults, allowed = [], arrows[part].allowed(is_test=bool(TEST.search(path.name)))
     for number, line in enumerate(path.read_text().splitlines(), 1):
         if match := INCLUDE.match(line):
-            if fault := fault_of(part, match[1], match[2], arrows[part]):
+            if fault := fault_of(part, match[1], match[2], allowed):
                 faults.append(f"{shown}:{number}: {fault}")
     return faults
+
+
+def unused(root: Path, files: list[Path], arrows: dict[str, Part]) -> list[str]:
+    """One line for each dependency that a part declares and nothing in it includes."""
+    used = collections.defaultdict(set)
+    for file in files:
+        used[part_of(file.relative_to(root)), bool(TEST.search(file.name))] |= {
+            match[2].split("/")[1] for line in file.read_text().splitlines()
+            if (match := INCLUDE.match(line)) and match[2].startswith("holdfast/")}
+    faults = [f"{name} declares {dep}, which only its tests use; expected TEST_DEPS"
+              if dep in used[name, True] else f"{name} declares {dep}, and does not use it"
+              for name, part in arrows.items() for dep in sorted(part.deps - used[name, False])]
+    return faults + [f"the tests of {name} declare {dep}, and do not use it"
+                     for name, part in arrows.items()
+                     for dep in sorted(part.test_deps - used[name, True])]
 
 
 def sources(root: Path) -> list[Path]:
@@ -126,7 +156,8 @@ def main(root: Path, arrows_file: Path, public_file: Path) -> int:
         print(f"{root}: no sources under holdfast/")
         return 2
     faults = [fault for file in files for fault in check_file(root, file, arrows)]
-    faults += large_folders(files) + circles(root, files) + public_faults(root, public)
+    faults += unused(root, files, arrows) + large_folders(files) + circles(root, files)
+    faults += public_faults(root, public)
     print("\n".join(faults) or f"{len(files)} files, every include is declared; "
           f"{len(public) + 1} public headers include only each other")
     return 1 if faults else 0

@@ -8,14 +8,19 @@ from pathlib import Path
 
 import check_includes
 
-ARROWS = "base 0 \nstate 1 base\nstore 2 base\npython 7 base state\n"
+ARROWS = "base 0 | \nstate 1 base | \nstore 2 base | state\npython 7 base state | \n"
+BASE, STATE = '#include "holdfast/base/result.h"\n', '#include "holdfast/state/box.h"\n'
+# Uses every arrow.
+USES = {"holdfast/state/uses.cpp": BASE, "holdfast/store/uses.cpp": BASE,
+        "holdfast/store/uses_test.cpp": STATE, "python/src/uses.cpp": BASE + STATE}
 
 
 class CheckIncludesTest(unittest.TestCase):
-    def check(self, files: dict[str, str], public: str = "") -> tuple[int, str]:
+    def check(self, files: dict[str, str], public: str = "",
+              uses: dict[str, str] = USES) -> tuple[int, str]:
         with tempfile.TemporaryDirectory() as folder:
             root = Path(folder)
-            for name, text in files.items():
+            for name, text in {**uses, **files}.items():
                 (root / name).parent.mkdir(parents=True, exist_ok=True)
                 (root / name).write_text(text)
             (root / "arrows.txt").write_text(ARROWS)
@@ -114,7 +119,22 @@ class CheckIncludesTest(unittest.TestCase):
                          (1, "holdfast/base/b.h: is public and does not exist\n"))
 
     def test_looking_at_nothing_fails(self):
-        self.assertEqual(self.check({})[0], 2)
+        self.assertEqual(self.check({}, uses={})[0], 2)
+
+    def test_an_arrow_that_nothing_uses_is_seen(self):
+        for name, fault in [
+                ("holdfast/state/uses.cpp", "state declares base, and does not use it\n"),
+                ("holdfast/store/uses_test.cpp", "the tests of store declare state, and do not use it\n")]:
+            self.assertEqual(self.check({name: ""}), (1, fault))
+
+    def test_an_arrow_that_only_tests_use_is_seen(self):
+        files = {"holdfast/state/uses.cpp": "", "holdfast/state/uses_test.cpp": BASE}
+        self.assertEqual(self.check(files), (
+            1, "state declares base, which only its tests use; expected TEST_DEPS\n"))
+
+    def test_an_arrow_of_tests_is_not_for_others(self):
+        self.assert_fault("holdfast/store/run.cpp", '#include "holdfast/state/box.h"',
+                          "store may not include holdfast/state/box.h: it declares base")
 
 
 if __name__ == "__main__":
