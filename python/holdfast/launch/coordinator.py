@@ -294,6 +294,7 @@ class Coordinator:
         self._ranks.next_incarnation()
         self._target = 0
         self._recovery = Recovery(self._ranks.generation, self._first_death(began), step, why)
+        self._recovery.note_inexact(self._ranks.unsaved)
         self._recovery.reach("seen")
         self._start_missing()
 
@@ -353,6 +354,9 @@ class Coordinator:
             done.note_inexact(message["inexact"])
             done.reach("redone")
             self._finish(done)
+
+    def _said_unsaved(self, _: Rank, message: dict[str, Any]) -> None:
+        self._ranks.unsaved = message["what"]
 
     def _said_started(self, rank: Rank, _: dict[str, Any]) -> None:
         if self._recovery is not None:

@@ -17,6 +17,7 @@
     saved      the last step is durable, and all
                ranks end, as they were asked to
     closed     its Checkpointer was closed
+    unsaved    what its checkpoints do not have
 
 Launchers of several hosts talk to each other in the same way, over TCP (hosts.py).
 """

@@ -69,6 +69,7 @@ class Ranks:
         self.incarnation = 0  # how often all ranks were started again
         self.has_begun = False  # all ranks have made an update
         self.has_checkpointer = False  # a rank has made a Checkpointer
+        self.unsaved: list[str] = []  # what checkpoints of the job do not have
         # Start-up logs of ranks on other hosts, in parts: arguments of the command `log`.
         self.logs: dict[int, tuple[Host, list[dict[str, Any]]]] = {}
         self.decided: dict[str, Any] = {}  # what was decided in this generation

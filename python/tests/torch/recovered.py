@@ -57,7 +57,7 @@ HOW = {
     "draws behind": "random numbers drawn behind ck.step()",
     "draws first": "random numbers drawn before a batch is asked for",
     "other loader": "a DataLoader that the Checkpointer is not given",
-    "keeps gradients": "gradients that are halved behind the update, and added to in the next step",
+    "keeps gradients": "gradients that are added to in the next step, three of four times",
     "in place": "the step writes to its batch, and takes things out of it",
     "reads": "the step reads a second batch itself",
     "accumulates": "gradients of one update in two ck.run(), which is refused",
@@ -207,7 +207,7 @@ class Training:
             self.average.update_parameters(self.net)
         if not how & {"schedules first", "schedules at the top"}:
             self.scheduler.step()
-        if "keeps gradients" in how:
+        if "keeps gradients" in how and step % 4 != 3:
             for one in self.net.parameters():
                 one.grad.mul_(0.5)
         else:

@@ -124,6 +124,8 @@ class GatedSteps:
         self._steps_done += 1
         self._refresh()
         self._unknown.after_step()
+        if unsaved := self._trail.news_of_unsaved():
+            self._link.say("unsaved", what=unsaved)
         return True
 
     def save(self, function: Callable[[], None]) -> None:

@@ -52,6 +52,7 @@ def give(transport: _native.TcpTransport, state: TrainingState, buckets: BucketO
         "flags": buckets.sync_flags(), "peer": peer, "record": None if kept is None else kept[0],
         "is at end": kept is not None and kept[1], "is outside": is_outside,
         "changed": records.changed(), "changed things": records.changed_things(),
+        "has gradients": records.has_gradients(),
         "differing": _differing(records, kept, state.peers.own_keys),
     })
     _native.fill_from_peers(transport, state.describe(shared), True, _PATIENCE)
@@ -70,7 +71,8 @@ def receive(transport: _native.TcpTransport, state: TrainingState, buckets: Buck
     values, flat = unpack_record(kept["record"])
     twin = _twin(state, told)
     _check_gradients(values, twin["trail"]["gradients"])
-    inexact = _find_inexact(told, kept)
+    drops = _drops_gradients(values, told, kept)
+    inexact = _find_inexact(told, kept, drops)
     inexact += [f"{name}: was not given as data=, so that a replacement reads other samples"
                 for name in twin["trail"]["unknown"]]
     calls = _choose_calls(values, twin, told, inexact)
@@ -86,6 +88,8 @@ def receive(transport: _native.TcpTransport, state: TrainingState, buckets: Buck
     state.restore_generators(found, inexact)  # type: ignore[arg-type]
 
     state.load_gradients()
+    if drops:
+        state.gradients().load_state_dict({"of": {}})
 
     def arrive() -> None:
         if calls:
@@ -102,6 +106,17 @@ def _check_gradients(record: dict[str, Any], known: dict[str, bool]) -> None:
     if known["is unsure"] or known["are kept"] and (found is None or found["lost"]):
         raise LookupError("a rank died that had kept gradients of earlier steps, which are not in its "
                           "record; expected zero_grad() in each step")
+
+
+def _drops_gradients(record: dict[str, Any], told: dict[int, Any], kept: Any) -> bool:
+    """Whether the gradients of a record are those before zero_grad(), which all survivors have called.
+
+    The record says so from now on, because it may have to fill another process.
+    """
+    found = record.get(gradients.KEY)
+    if found is not None and not kept["is at end"]:
+        found["dropped"] = not any(one["has gradients"] for one in told.values())
+    return found is not None and found.get("dropped", False)
 
 
 def tell(transport: _native.TcpTransport, message: Any) -> list[Any]:
@@ -154,15 +169,16 @@ def _choose_calls(values: dict[str, Any], twin: Any, told: dict[int, Any],
     return unpack_calls(chosen)
 
 
-def _find_inexact(told: dict[int, Any], kept: Any) -> list[str]:
+def _find_inexact(told: dict[int, Any], kept: Any, drops: bool) -> list[str]:
     """What the lost rank may have changed after its update, so that its record does not have it.
 
-    Empty if the record is that of the end of a step.
+    Empty if the record is that of the end of a step. `drops` if gradients are known to be dropped.
     """
     if kept["is at end"]:
         return []
     when = "between the update and the end of its step"
-    changed = {key for one in told.values() for key in one["changed"]}
+    changed = {key for one in told.values() for key in one["changed"]
+               if not (drops and key.startswith(gradients.KEY))}
     lines = [f"{key}: changes {when}, in which the rank was lost" for key in sorted(changed)]
     things = [one["objects"].get("things", {}) | one["rank objects"].get("things", {})
               for one in told.values()]

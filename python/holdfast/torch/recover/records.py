@@ -16,6 +16,7 @@ from holdfast import _native
 from holdfast.torch.recover.flat_copy import FlatCopy
 from holdfast.torch.recover.kept_gradients import MOST_BYTES
 from holdfast.torch.recover.trail import Call, pack_calls
+from holdfast.torch.state import gradients
 from holdfast.torch.state.training_state import TrainingState
 
 _HEAD = struct.Struct("<Q")  # the length of the values, which the bytes of the tensors follow
@@ -24,9 +25,9 @@ _HEAD = struct.Struct("<Q")  # the length of the values, which the bytes of the 
 class Records:
     """The newest records of this rank."""
 
-    def __init__(self, state: TrainingState, gradients: dict[str, bool]) -> None:
-        """`gradients` says whether they are part of a record (KeptGradients)."""
-        self._state, self._gradients = state, gradients
+    def __init__(self, state: TrainingState, kept: dict[str, bool]) -> None:
+        """`kept` says whether gradients are part of a record (KeptGradients)."""
+        self._state, self._kept_gradients = state, kept
         self._flat = FlatCopy([])
         self._versions: list[int] = []
         self.newest = b""
@@ -89,8 +90,14 @@ class Records:
         keys = [key for key in sorted(self._state.peers.own_keys | {"data"})
                 if self.values["things"].get(key) != self.at_gate["things"].get(key)]
         keys += ["generators"] if self.values["generators"] != self.at_gate["generators"] else []
-        return keys + [self.values["tensors"][index][0]
-                       for index in self._flat.differing(self.data, self._data_at_gate)]
+        now, then = ([name for name, *_ in one["tensors"]] for one in (self.values, self.at_gate))
+        if now != then:  # gradients were made or dropped
+            return keys + sorted(set(now) ^ set(then))
+        return keys + [now[index] for index in self._flat.differing(self.data, self._data_at_gate)]
+
+    def has_gradients(self) -> bool:
+        """True if the newest record has gradients, which the next step adds to."""
+        return bool(self.values.get(gradients.KEY, {"of": ()})["of"])
 
     def changed_things(self) -> list[str]:
         """The keys of objects that have changed between the last gate and the newest record."""
@@ -99,7 +106,7 @@ class Records:
 
     def _make(self, calls: list[Call], top: Any, *, must_copy: bool) -> "Made":
         record = self._state.peers.record(self._state.gradients,
-                                          MOST_BYTES if self._gradients["are kept"] else 0)
+                                          MOST_BYTES if self._kept_gradients["are kept"] else 0)
         values = {**record.values, "top": top, "at top": None,
                   "calls": pack_calls(calls, on_cpu_only=True)}
         data = self._copy(record.tensors, must_copy)

@@ -51,6 +51,7 @@ class Trail:
         self.written: list[str] = []  # tensors that runs write to before an update (EarlyWrites)
         self.gradients = {"are kept": False, "is unsure": False}  # by steps (KeptGradients)
         self.unknown: list[str] = []  # loaders that were not given (UnknownLoaders)
+        self._told: list[str] = []  # what unsaved() has returned last
         self._is_known = True  # false if the calls were too many to keep
         self._has_top = False  # a run since the last step() was at the top
         self._has_looped = False  # some run was at the top
@@ -90,6 +91,14 @@ class Trail:
         self.calls.append(call)
         if len(self.calls) > _MOST_CALLS:
             self.calls, self._is_known = [], False
+
+    def news_of_unsaved(self) -> list[str]:
+        """What no checkpoint has, so that ranks that start again are not exact; [] if that is old."""
+        lines = [f"{name}: was not given as data=" for name in self.unknown]
+        if self.gradients["are kept"]:
+            lines.append("gradients of earlier steps, which no checkpoint has")
+        news, self._told = lines if lines != self._told else [], lines
+        return news
 
     def resumed(self, last_step: int) -> None:
         """Notes where the training begins."""
