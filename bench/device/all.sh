@@ -6,8 +6,8 @@
 # to the folder (default: build/gpu), and a summary comes last. Exits with 1 if a part fails. The part
 # pairs, which takes half an hour and no GPU, runs only if it is named (pairs.sh).
 #
-# Needs g++, CMake, fmt, nlohmann-json and a Python with torch. What else is missing is looked for in
-# .cache/carried, which pack.sh fills on another machine.
+# Needs g++, CMake, fmt, nlohmann-json and a Python with its headers and torch. What else is missing is
+# looked for in .cache/carried, which pack.sh fills on another machine.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 out=build/gpu
@@ -25,10 +25,11 @@ build() {
   python=$(command -v python3)
   local options=(-D CMAKE_BUILD_TYPE=Release -D "CMAKE_PREFIX_PATH=$carried"
                  -D "CMAKE_BUILD_RPATH=$carried/lib" -D "Python_EXECUTABLE=$python")
-  # A Python without its headers gets those of the folder, which are of Python 3.12.
-  if ! [[ -e $("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h ]]; then
-    options+=(-D "Python_INCLUDE_DIR=$carried/include/python3.12")
-    export CPLUS_INCLUDE_PATH=$carried/include
+  local headers
+  headers=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))') || return
+  if ! [[ -e $headers/Python.h ]]; then
+    echo "Error: $headers/Python.h: no such file; expected the headers of $python, as python3-dev has them"
+    return 1
   fi
   cmake -S bench/device -B "$built" "${generator[@]}" "${options[@]}" &&
     cmake --build "$built" --target device_all -j "$(nproc)"

@@ -1,30 +1,18 @@
 #!/usr/bin/env bash
-# Copies what a machine with a GPU and few packages lacks into .cache/carried, for x86-64: headers and
-# libraries, nanobind, and the headers of Python 3.12. all.sh builds with them there.
+# Copies what a machine with a GPU and few packages lacks into .cache/carried, for x86-64: headers,
+# libraries and nanobind. all.sh builds with them there.
 #
 #   bench/device/pack.sh [root]
 #
 # The Debian packages are those of this machine or, on another CPU, those that scripts/cross.sh has
-# unpacked below .cache/cross/amd64. nanobind is that of .venv. The headers of Python come from
-# Ubuntu's package, because Debian 12 has no Python 3.12; they are kept in .cache, and so is what
-# scripts/rivals.sh needs to compile Horovod there.
+# unpacked below .cache/cross/amd64. nanobind is that of .venv. What scripts/rivals.sh needs to compile
+# Horovod there is kept in .cache. The headers of Python are not carried along: they must be those of the
+# Python that runs there, so that machine has them (on Debian and Ubuntu: the package python3-dev).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 root=${1:-$([[ $(uname -m) == x86_64 ]] || echo .cache/cross/amd64)}/usr
 carried=.cache/carried
-headers=.cache/python3.12
 wheels=.cache/horovod-wheels
-
-fetch_python() {
-  local mirror=http://archive.ubuntu.com/ubuntu new=$headers.new path
-  rm -rf "$new"
-  mkdir -p "$new"
-  path=$(curl -sSf "$mirror/dists/noble/main/binary-amd64/Packages.gz" | gunzip |
-    awk '/^Package: /{name=$2} /^Filename: / && name == "libpython3.12-dev" {print $2}')
-  curl -sSf "$mirror/$path" -o "$new/python.deb"
-  dpkg -x "$new/python.deb" "$new"
-  mv "$new" "$headers"  # comes last, so that a failed download is tried again
-}
 
 # What scripts/rivals.sh installs, for Python 3.12 on x86-64.
 fetch_horovod() {
@@ -41,7 +29,6 @@ fetch_horovod() {
   mv "$new" "$wheels"
 }
 
-[[ -d $headers ]] || fetch_python
 [[ -d $wheels ]] || fetch_horovod
 rm -rf $carried
 mkdir -p $carried/include $carried/lib $carried/python
@@ -54,8 +41,6 @@ for library in isal:2 uring:2; do
 done
 mkdir -p $carried/share/cmake
 cp -r "$root/share/cmake/CLI11" $carried/share/cmake/
-cp -r $headers/usr/include/python3.12 $carried/include/
-cp -r $headers/usr/include/x86_64-linux-gnu $carried/include/
 cp -r "$(.venv/bin/python -c 'import nanobind; print(list(nanobind.__path__)[0])')" $carried/python/
 cp -r $wheels $carried/wheels
 find $carried -name __pycache__ -exec rm -r {} +

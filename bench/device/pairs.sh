@@ -16,7 +16,7 @@ fi
 out=$1 minutes=${2:-60}
 carried=$PWD/.cache/carried work=.cache/campaign trials=study/corruption/trials
 
-export CPLUS_INCLUDE_PATH=$carried/include:$carried/include/python3.12
+export CPLUS_INCLUDE_PATH=$carried/include
 export C_INCLUDE_PATH=$CPLUS_INCLUDE_PATH CMAKE_BUILD_PARALLEL_LEVEL MAKEFLAGS
 CMAKE_BUILD_PARALLEL_LEVEL=$(nproc)
 MAKEFLAGS=-j$(nproc)

@@ -24,6 +24,13 @@ class DocumentsTest(unittest.TestCase):
         self.assertEqual(missing, [])
         self.assertGreater(seen, 30)  # a pattern that finds nothing would pass
 
+    def test_no_script_names_a_host_to_download_from(self):
+        """apt and pip know their hosts, and the user can give them others."""
+        scripts = [ROOT / "Makefile", *ROOT.glob("scripts/*.sh"), *ROOT.glob("scripts/requirements*.txt"),
+                   *ROOT.glob("bench/device/*.sh"), *ROOT.glob("cmake/*.cmake")]
+        naming = [path.name for path in scripts if re.search(r"https?://\w", path.read_text())]
+        self.assertEqual(naming, [])
+
     def test_the_readme_names_the_two_commands_that_do_the_set_up(self):
         blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
         commands = {line.split("#")[0].strip(): line for block in blocks for line in block.splitlines()}
