@@ -3,8 +3,8 @@
     python3 bench/results/chart.py            writes the two SVG files and the table in README.md
     python3 bench/results/chart.py --check    writes nothing; exits with 1 if one of them differs
 
-All figures come from one file, gpu_h200_n.json: one run on one machine, in which blocks of steps
-with a save and without took turns.
+All figures come from one file, gpu_bench_rivals_h200.json: one run on one machine, in which blocks of
+steps with a save and without took turns.
 """
 
 import json
@@ -19,7 +19,7 @@ BEGIN = "<!-- made by bench/results/chart.py: begin -->\n"
 END = "<!-- made by bench/results/chart.py: end -->\n"
 
 TITLE = "Time that one save of 4.03 GB adds to a training on one H200"
-FIGURES = "gpu_h200_n.json"
+FIGURES = "gpu_bench_rivals_h200.json"
 # The name in the chart, and the name in the file.
 LIBRARIES = [
     ("Holdfast", "Holdfast, copy inside the GPU"),
