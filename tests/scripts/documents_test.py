@@ -24,10 +24,20 @@ class DocumentsTest(unittest.TestCase):
         self.assertEqual(missing, [])
         self.assertGreater(seen, 30)  # a pattern that finds nothing would pass
 
+    def test_every_file_of_figures_stands_beside_the_command_that_made_it(self):
+        folder = ROOT / "bench/results"
+        rows = re.findall(r"^\| `(\w+\.json)` \| `(?:build/release/)?([\w/.]+)",
+                          (folder / "README.md").read_text(), re.MULTILINE)
+        self.assertEqual(sorted(file for file, _ in rows), sorted(p.name for p in folder.glob("*.json")))
+        for file, command in rows:
+            source = ROOT / command
+            self.assertTrue(source.exists() or source.with_suffix(".cpp").exists(), f"{file}: {command}")
+
     def test_no_script_names_a_host_to_download_from(self):
         """apt and pip know their hosts, and the user can give them others."""
-        scripts = [ROOT / "Makefile", *ROOT.glob("scripts/*.sh"), *ROOT.glob("scripts/requirements*.txt"),
-                   *ROOT.glob("bench/device/*.sh"), *ROOT.glob("cmake/*.cmake")]
+        patterns = ["Makefile", "scripts/*.sh", "scripts/requirements*.txt", "bench/device/*.sh",
+                    "cmake/*.cmake"]
+        scripts = [path for pattern in patterns for path in ROOT.glob(pattern)]
         naming = [path.name for path in scripts if re.search(r"https?://\w", path.read_text())]
         self.assertEqual(naming, [])
 
