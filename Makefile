@@ -7,7 +7,7 @@ help:
 	@echo "make test      all quick tests, C++ and Python, on an optimised build with asserts"
 	@echo "make demo      what Holdfast does, on this machine, with the same build"
 	@echo "make bench     the benchmarks"
-	@echo "make campaign  the study of flipped bits (docs/corruption.md); takes hours, and"
+	@echo "make campaign  the study of flipped bits (docs/studies/corruption.md); takes hours, and"
 	@echo "               continues where it was stopped"
 	@echo "make test-all  also: address, undefined-behaviour and thread sanitizers, leaks,"
 	@echo "               hundreds of kills, the wheel, Slurm, the documents in a fresh clone,"

@@ -1,4 +1,4 @@
-"""How many bytes the reconfigurations of Tenplex's evaluation move, for docs/papers.md.
+"""How many bytes the reconfigurations of Tenplex's evaluation move, for docs/studies/papers.md.
 
 Prints the table. Exits with 1 if a plan moves more than its lower bound.
 """

@@ -1,4 +1,4 @@
-"""Makes the measured sections of docs/recovery.md and docs/papers.md from the figures of
+"""Makes the measured sections of docs/recovery.md and docs/studies/papers.md from the figures of
 bench/recovery_bench.py."""
 
 import math
@@ -31,11 +31,11 @@ def sections(seen: dict) -> dict[Path, str]:
              fill_text(seen["fill"])]  # fmt: skip
     parts.insert(0, machines_text(seen["machines"]))
     return {DOCS / "recovery.md": "\n" + "\n".join(part for part in parts if part) + "\n",
-            DOCS / "papers.md": papers_text(seen["rates"])}  # fmt: skip
+            DOCS / "studies/papers.md": papers_text(seen["rates"])}  # fmt: skip
 
 
 def papers_text(rates: dict) -> str:
-    return (f"Simulated from times measured on one machine ([recovery.md](recovery.md"
+    return (f"Simulated from times measured on one machine ([recovery.md](../recovery.md"
             f"#what-it-costs-measured)): {swift_sentence(rates)}\n")  # fmt: skip
 
 

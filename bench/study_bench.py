@@ -1,4 +1,4 @@
-"""Makes docs/schedule.md and the tables of docs/elastic.md again, and checks what they claim.
+"""Makes docs/studies/schedule.md and the tables of docs/studies/elastic.md again, and checks them.
 
     study_bench.py
 
@@ -25,7 +25,7 @@ def check_elastic() -> bool:
     page = elastic.PAGE.read_text()
     makers = elastic.makers(elastic.Program(PROGRAM))
     same = all(elastic.held(name, page) == make() for name, make in makers.items())
-    print(f"  tables of docs/elastic.md made in {time.perf_counter() - start:.0f} s: "
+    print(f"  tables of docs/studies/elastic.md made in {time.perf_counter() - start:.0f} s: "
           f"{'equal  PASS' if same else 'differ from those in docs  FAIL'}")
     return same
 
@@ -35,13 +35,13 @@ def main() -> int:
     start = time.perf_counter()
     command = [sys.executable, ROOT / "study/schedule.py", PROGRAM]
     made = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    same = made == (ROOT / "docs/schedule.md").read_text()
+    same = made == (ROOT / "docs/studies/schedule.md").read_text()
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in made.splitlines()]
     own = {row[0]: (int(row[2]), int(row[3])) for row in rows
            if len(row) == 6 and row[0] in OBJECTIVES}
     beaten = sum(lost for _, lost in own.values())
     good = own.keys() == OBJECTIVES and beaten == 0
-    print(f"  docs/schedule.md made in {time.perf_counter() - start:.0f} s: "
+    print(f"  docs/studies/schedule.md made in {time.perf_counter() - start:.0f} s: "
           f"{'equal  PASS' if same else 'differs from the file in docs  FAIL'}")
     print(f"  optimum beaten on its own objective: {beaten} of "
           f"{sum(compared for compared, _ in own.values())}; expected 0 for all four objectives  "

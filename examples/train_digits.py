@@ -7,7 +7,7 @@
     python examples/train_digits.py --model resnet50 --device cuda --steps 100 --save base.pt
     python examples/train_digits.py --resume base.pt --log log.jsonl --launcher pipeline --ranks 2
 
-This is the training of docs/corruption.md: one trial of a campaign loads a checkpoint that has
+This is the training of docs/studies/corruption.md: one trial of a campaign loads a checkpoint that has
 flipped bits, trains 40 steps and writes what happened. The same checkpoint gives the same bits
 every time. With --serve the process, and all ranks of its job, stay for the next trial:
 

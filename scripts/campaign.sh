@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the study of flipped bits (study/corruption), and makes docs/corruption.md from its results.
+# Runs the study of flipped bits (study/corruption), and makes docs/studies/corruption.md from it.
 # It can be stopped at any time; the next call continues. Passes options, such as --scale 0.1, on.
 set -euo pipefail
 cd "$(dirname "$0")/.."

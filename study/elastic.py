@@ -1,4 +1,4 @@
-"""Makes the tables of docs/elastic.md.
+"""Makes the tables of docs/studies/elastic.md.
 
     python study/elastic.py [NAME...] [--program PATH] [--doc]
 
@@ -19,7 +19,7 @@ from elastic_tables import FIG_14, FIG_15, LLAMA_70B, LLAMA_405B, changes_table,
 from program import Program
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs/elastic.md"
+PAGE = ROOT / "docs/studies/elastic.md"
 RESULTS = ROOT / "bench/results"
 END = "<!-- end of the table -->\n"
 

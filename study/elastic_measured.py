@@ -1,4 +1,4 @@
-"""The tables of docs/elastic.md that were measured, made from the figures in bench/results.
+"""The tables of docs/studies/elastic.md that were measured, made from the figures in bench/results.
 
 A benchmark whose figures are not there yet gives a line that says so.
 """

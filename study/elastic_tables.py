@@ -1,4 +1,4 @@
-"""The changes of layout in docs/elastic.md that are planned and not run, and their tables.
+"""The changes of layout in docs/studies/elastic.md that are planned and not run, and their tables.
 
 Each is planned at its full size by `holdfast plan --speeds`, which gives the bytes on each link and
 the time by a model of the links (holdfast/plan/cost.h). Published times stand beside them where

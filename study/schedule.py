@@ -1,6 +1,6 @@
-"""Makes docs/schedule.md: what schedules cost a job, measured with `holdfast simulate`.
+"""Makes docs/studies/schedule.md: what schedules cost a job, measured with `holdfast simulate`.
 
-    python study/schedule.py [PROGRAM] > docs/schedule.md
+    python study/schedule.py [PROGRAM] > docs/studies/schedule.md
 
 The text of the page stands in schedule_template.md beside this script, which measures the figures
 and makes the tables. PROGRAM is the holdfast command, by default .venv/bin/holdfast. The page is

@@ -1,4 +1,4 @@
-"""COCI's rule for data-parallel jobs, for docs/schedule.md."""
+"""COCI's rule for data-parallel jobs, for docs/studies/schedule.md."""
 
 import math
 import tempfile

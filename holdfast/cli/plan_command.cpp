@@ -31,7 +31,7 @@ etp, zero, vpp, shard, qkv, split, layers, stages and world (docs/layouts.md).
 
 --speeds says how fast the links are, in 10^9 bytes a second: device (from a device to
 others of its host), adapter (from a device to other hosts), host (from a host to others),
-copy (inside a device). latency and move are in microseconds (docs/elastic.md).
+copy (inside a device). latency and move are in microseconds (docs/studies/elastic.md).
 
 --module starts the Python beside this program, or python3, or the one that HOLDFAST_PYTHON
 names. It needs torch. The function is called on the meta device, so the model takes no

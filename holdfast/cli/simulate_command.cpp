@@ -20,7 +20,8 @@ Examples:
 A schedule is given by the name of a policy (holdfast interval lists them), by a constant
 interval, or by at:FILE with the seconds of work at which a run saved, one on each line. All
 schedules meet the same failures. Differences to the first schedule are taken run by run,
-with 95 % intervals. study/schedule.py compares policies for many jobs (docs/schedule.md).)";
+with 95 % intervals. study/schedule.py compares policies for many jobs
+(docs/studies/schedule.md).)";
 
 struct SimulateArguments {
   ScheduleArguments job;

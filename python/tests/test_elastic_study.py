@@ -1,4 +1,4 @@
-"""study/elastic.py makes the tables of docs/elastic.md. `make bench` checks the large ones, too."""
+"""study/elastic.py makes the tables of docs/studies/elastic.md. `make bench` checks the large ones."""
 
 import importlib
 import json
@@ -11,7 +11,7 @@ import holdfast
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(holdfast._native.__file__).parents[2] / "bin" / "holdfast"
-PAGE = (ROOT / "docs/elastic.md").read_text()
+PAGE = (ROOT / "docs/studies/elastic.md").read_text()
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""study/schedule.py measures what docs/schedule.md says. `make bench` checks the whole page."""
+"""study/schedule.py measures what docs/studies/schedule.md says. `make bench` checks the whole page."""
 
 import importlib
 import math
@@ -11,7 +11,7 @@ import holdfast
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(holdfast._native.__file__).parents[2] / "bin" / "holdfast"
-PAGE = (ROOT / "docs/schedule.md").read_text()
+PAGE = (ROOT / "docs/studies/schedule.md").read_text()
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Makes docs/corruption.md, and the verdicts in docs/papers.md, from the compact results.
+"""Makes docs/studies/corruption.md, and the verdicts in docs/studies/papers.md, from the compact results.
 
     python study/corruption/page.py
 
@@ -27,7 +27,7 @@ from verdicts import (
     when_all_have_run,
 )
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+DOCS = Path(__file__).resolve().parents[2] / "docs/studies"
 TEMPLATE = Path(__file__).with_name("template.md")
 PAGE, PAPERS = DOCS / "corruption.md", DOCS / "papers.md"
 BEGIN = "<!-- made by study/corruption/page.py: begin -->\n"

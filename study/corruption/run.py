@@ -1,4 +1,4 @@
-"""Runs the study of flipped bits, keeps its compact results, and makes docs/corruption.md.
+"""Runs the study of flipped bits, keeps its compact results, and makes docs/studies/corruption.md.
 
     python study/corruption/run.py [--scale 0.1] [--only 'role-*'] [--jobs 2] [--minutes 60]
 

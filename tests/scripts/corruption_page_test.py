@@ -1,4 +1,4 @@
-"""Checks that docs/corruption.md is made from the committed results, and checks the rules of its
+"""Checks that docs/studies/corruption.md is made from the committed results, and checks the rules of its
 verdicts."""
 
 import copy

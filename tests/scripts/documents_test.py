@@ -14,7 +14,7 @@ NAMED = re.compile(rf"`((?:{FOLDERS})/[\w./-]+)`")
 
 class DocumentsTest(unittest.TestCase):
     def test_named_files_exist(self):
-        documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
+        documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
         missing, seen = [], 0
         for document in documents:
             for name in NAMED.findall(document.read_text()):

@@ -1,4 +1,4 @@
-"""Checks that the measured sections of docs/recovery.md and docs/papers.md are made from the
+"""Checks that the measured sections of docs/recovery.md and docs/studies/papers.md are made from the
 committed figures, and that figures of different machines are kept apart."""
 
 import copy

@@ -9,7 +9,7 @@ import holdfast
 ROOT = Path(__file__).resolve().parents[3]
 BIN = Path(holdfast._native.__file__).parents[2] / "bin"
 
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # These documents have a test of their own, which runs their blocks with packages that are not here.
 RUN_BY = {"docs/adapters.md": "python/tests/adapters/test_document.py"}
 # Why a block may not be run: <!-- not run: REASON --> on the line before it.

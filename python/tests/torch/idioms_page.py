@@ -1,4 +1,4 @@
-"""Makes docs/idioms.md: what Holdfast does with each way to write a training, and what rehearse says.
+"""Makes docs/studies/idioms.md: what becomes of each way to write a training, and what rehearse says.
 
     python python/tests/torch/idioms_page.py     # rehearses all scripts of `idioms`; takes minutes
 
@@ -13,7 +13,7 @@ import idiom
 import ranks
 from rehearsed import rehearse_idiom
 
-PAGE = Path(__file__).resolve().parents[3] / "docs/idioms.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs/studies/idioms.md"
 STEPS = 12
 
 HEAD = """# Ways to write a training

@@ -1,7 +1,8 @@
 """What DDP does with a flipped bit in the running statistics of one rank.
 
 Before each forward pass DDP gives all ranks the buffers of rank 0. So a fault on another rank is
-erased, and a fault on rank 0 reaches all ranks. docs/corruption.md measures whether this matters.
+erased, and a fault on rank 0 reaches all ranks. docs/studies/corruption.md measures whether this
+matters.
 """
 
 import pytest
