@@ -19,7 +19,7 @@ rates     The same for other failure rates, by `holdfast simulate`, from what to
           At which rate is Holdfast 1.16 times as fast as its rivals, as SWIFT's abstract says?
 fill      How fast a replacement is filled, beside raw copies (bench/exchange_bench.cpp).
 
-`make bench` runs one sequence of kills. The figures of docs/recovery.md are made by
+`make bench` runs one sequence of kills. The figures of docs/studies/recovery.md are made by
 
     recovery_bench.py --sequences 5 --json bench/results/recovery.json
     recovery_bench.py --doc     # writes the figures of that file into the pages; measures nothing

@@ -1,5 +1,5 @@
-"""Makes the measured sections of docs/recovery.md and docs/studies/papers.md from the figures of
-bench/recovery_bench.py."""
+"""Makes the measured sections of docs/studies/recovery.md and docs/studies/papers.md from the figures
+of bench/recovery_bench.py."""
 
 import math
 import statistics
@@ -9,7 +9,7 @@ from failures_bench import mean_interval
 from paired import interval
 from recovery_figures import machines_text
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
+DOCS = Path(__file__).resolve().parents[1] / "docs/studies"
 BEGIN = "<!-- made by bench/recovery_bench.py --doc: begin -->\n"
 END = "<!-- made by bench/recovery_bench.py --doc: end -->\n"
 OURS, PLAIN = "Holdfast", "nothing fails, nothing is saved"
@@ -31,12 +31,12 @@ def sections(seen: dict) -> dict[Path, str]:
              fill_text(seen["fill"])]  # fmt: skip
     parts.insert(0, machines_text(seen["machines"]))
     return {DOCS / "recovery.md": "\n" + "\n".join(part for part in parts if part) + "\n",
-            DOCS / "studies/papers.md": papers_text(seen["rates"])}  # fmt: skip
+            DOCS / "papers.md": papers_text(seen["rates"])}  # fmt: skip
 
 
 def papers_text(rates: dict) -> str:
-    return (f"Simulated from times measured on one machine ([recovery.md](../recovery.md"
-            f"#what-it-costs-measured)): {swift_sentence(rates)}\n")  # fmt: skip
+    return ("Simulated from times measured on one machine ([recovery.md](recovery.md)): "
+            f"{swift_sentence(rates)}\n")  # fmt: skip
 
 
 def how_often(mtbf: float | None, longest: float) -> str:

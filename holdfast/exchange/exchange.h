@@ -1,5 +1,5 @@
 // Carries out a plan between the memories of ranks: the state of a job gets another
-// layout while the job lives. docs/studies/elastic.md tells what it is for.
+// layout while the job lives. docs/exchange.md tells what it is for.
 //
 // The protocol. All ranks of the transport take part, those that hold the state before
 // and those that hold it after:

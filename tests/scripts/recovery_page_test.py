@@ -1,5 +1,5 @@
-"""Checks that the measured sections of docs/recovery.md and docs/studies/papers.md are made from the
-committed figures, and that figures of different machines are kept apart."""
+"""Checks that the measured sections of docs/studies/recovery.md and docs/studies/papers.md are made from
+the committed figures, and that figures of different machines are kept apart."""
 
 import copy
 import json

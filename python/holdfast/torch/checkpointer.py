@@ -95,7 +95,7 @@ class Checkpointer:
     verbose     True: a line on stderr for each save; False: only warnings. By default there is one line
                 at resume and one at the end. HOLDFAST_LOG=info (or warning) does the same.
     handover    True, or a folder in memory other than /dev/shm: a job that is asked to stop leaves its
-                state there, for the next processes on these hosts (docs/studies/elastic.md).
+                state there, for the next processes on these hosts (docs/handover.md).
     recover     whether a rank that dies is replaced while the others keep their processes, for
                 steps made by run(): True under `holdfast launch`, and refused elsewhere.
 
