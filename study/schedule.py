@@ -1,11 +1,11 @@
 """Makes docs/studies/schedule.md: what schedules cost a job, measured with `holdfast simulate`.
 
-    python study/schedule.py [PROGRAM] > docs/studies/schedule.md
+    python study/schedule.py [PROGRAM]
 
-The text of the page stands in schedule_template.md beside this script, which measures the figures
-and makes the tables. PROGRAM is the holdfast command, by default .venv/bin/holdfast. The page is
-the same on every machine, because the simulator gives the same bits and this script rounds what it
-computes from them.
+The text of the page stands in schedule_template.md beside this script, which measures the figures,
+makes the tables, and writes the figures of all cells to two files beside the page. PROGRAM is the
+holdfast command, by default .venv/bin/holdfast. All files are the same on every machine, because the
+simulator gives the same bits and this script rounds what it computes from them.
 """
 
 import math
@@ -18,7 +18,7 @@ from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
-from program import Program, table
+from program import Program, data, table
 from schedule_jobs import (
     HOUR,
     INJECTED,
@@ -43,6 +43,9 @@ from schedule_parallel import parallel_table
 
 ROOT = Path(__file__).resolve().parents[1]
 TEMPLATE = Path(__file__).with_name("schedule_template.md")
+PAGE = ROOT / "docs/studies/schedule.md"
+PROGRESS = PAGE.with_name("schedule_progress.csv")
+SECONDS = PAGE.with_name("schedule_seconds.csv")
 
 POLICIES = ("young", "coci", "checkfreq", "daly-exact", "even", "equal-progress")
 
@@ -283,16 +286,17 @@ def progress_row(cell: Cell) -> list[str]:
     coci, young = (cell.seen[POISSON][policy] for policy in ("coci", "young"))
     half = coci["progress_against_first"]["ci95"] / young["progress"]["mean"]
     changes = {title: percent(each) for title, each in cell.changes("coci", "young").items()}
-    changes[POISSON] += f" +- {100 * half:.1f}"
-    return [*cell.parameters, f"{coci['scheduled_saves']}/{young['scheduled_saves']}",
+    changes[POISSON] += f",{100 * half:.1f}"
+    return [*cell.parameters, str(coci["scheduled_saves"]), str(young["scheduled_saves"]),
             *changes.values()]  # fmt: skip
 
 
-def progress_table(cells: list[Cell]) -> str:
-    return table(["Ts, s", "rate, /min", "theta1, /min", "saves COCI/Young", "expected",
-                  "Poisson, mean", "Poisson, median run", "none", "one", "first 10 %",
-                  "first 25 %", "every 5.103 min", "stop at 25 %"],
-                 map(progress_row, cells))  # fmt: skip
+def progress_data(cells: list[Cell]) -> str:
+    return data(["stall_s", "failures_per_min", "theta1_per_min", "saves_coci", "saves_young",
+                 "expected", "poisson_mean", "poisson_mean_ci95", "poisson_median_run",
+                 "no_failure", "one_failure", "one_in_first_10_percent",
+                 "one_in_first_25_percent", "every_5.103_min", "stopped_at_25_percent"],
+                map(progress_row, cells))  # fmt: skip
 
 
 def seconds_row(cell: Cell) -> list[str]:
@@ -301,26 +305,27 @@ def seconds_row(cell: Cell) -> list[str]:
               for policy in ("coci", "checkfreq", "daly-exact", "optimal")]  # fmt: skip
     pairs = [[cell.time(scenario, policy)["mean"] for policy in ("young", "coci")]
              for scenario in ("no failure", "one in the first 10 %")]  # fmt: skip
-    return [*cell.parameters, f"{young['mean']:.1f} +- {young['ci95']:.1f}",
-            *(f"{mean:.1f}" for mean in others),
-            *(f"{first:.1f}, {second:.1f}" for first, second in pairs)]  # fmt: skip
+    figures = [young["mean"], young["ci95"], *others, *chain.from_iterable(pairs)]
+    return [*cell.parameters, *(f"{figure:.1f}" for figure in figures)]
 
 
-def seconds_table(cells: list[Cell]) -> str:
-    return table(["Ts, s", "rate, /min", "theta1, /min", "Young", "COCI", "CheckFreq",
-                  "Daly, exact", "optimal for progress", "no failure: Young, COCI",
-                  "one in the first 10 %: Young, COCI"],
-                 map(seconds_row, cells))  # fmt: skip
+def seconds_data(cells: list[Cell]) -> str:
+    return data(["stall_s", "failures_per_min", "theta1_per_min", "young", "young_ci95", "coci",
+                 "checkfreq", "daly_exact", "optimal_for_progress", "no_failure_young",
+                 "no_failure_coci", "one_in_first_10_percent_young",
+                 "one_in_first_10_percent_coci"],
+                map(seconds_row, cells))  # fmt: skip
 
 
-def make_page(program: Program) -> str:
+def make_files(program: Program) -> dict[Path, str]:
+    """The page, and the figures of all cells."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         cells = list(pool.map(lambda each: measure_cell(program, *each),
                               product(STALLS, RATES, THETAS)))  # fmt: skip
         phases = phase_changes(program)
         beaten = [cell.expected["optimal"] / cell.expected[policy] - 1 > 1e-9
                   for cell in cells for policy in POLICIES]  # fmt: skip
-        return TEMPLATE.read_text().format(
+        page = TEMPLATE.read_text().format(
             cells=len(cells),
             coci_against_young=summary_table(cells, "coci", "young"),
             coci_against_checkfreq=summary_table(cells, "coci", "checkfreq"),
@@ -336,9 +341,8 @@ def make_page(program: Program) -> str:
             comparisons=len(beaten),
             shrinking_jobs=shrinking_table(program, pool),
             parallel_jobs=parallel_table(program, pool),
-            progress=progress_table(cells),
-            seconds=seconds_table(cells),
         )
+    return {PAGE: page, PROGRESS: progress_data(cells), SECONDS: seconds_data(cells)}
 
 
 if __name__ == "__main__":
@@ -347,4 +351,5 @@ if __name__ == "__main__":
         print(f"schedule.py: {given} cannot be run; expected the holdfast command, which "
               "`make build` makes", file=sys.stderr)
         sys.exit(2)
-    print(make_page(Program(given)), end="")
+    for path, text in make_files(Program(given)).items():
+        path.write_text(text)

@@ -26,10 +26,19 @@ def row(cells):
     return f"| {' | '.join(cells)} |\n"
 
 
-def test_a_cell_has_the_figures_of_the_page(study):
+def test_a_cell_has_the_figures_of_the_files_beside_the_page(study):
     cell = study.measure_cell(study.Program(PROGRAM), 1.6, 0.00417, -0.2)
-    assert row(study.progress_row(cell)) in PAGE
-    assert row(study.seconds_row(cell)) in PAGE
+    progress, seconds = study.progress_row(cell), study.seconds_row(cell)
+    for file, line in ((study.PROGRESS, progress), (study.SECONDS, seconds)):
+        assert ",".join(line) in file.read_text().splitlines()
+
+
+def test_the_files_of_all_cells_have_a_value_for_each_name(study):
+    for file, make in ((study.PROGRESS, study.progress_data), (study.SECONDS, study.seconds_data)):
+        head, *rows = file.read_text().splitlines()
+        assert make([]) == head + "\n"
+        assert len(rows) == 100
+        assert {line.count(",") for line in rows} == {head.count(",")}
 
 
 def test_a_job_with_allocated_workers_has_the_figures_of_the_page(study):
