@@ -1,5 +1,5 @@
 // What is recorded about a trial: one line of JSON in the file trials.jsonl of a
-// campaign's folder. docs/campaigns.md lists the fields.
+// campaign's folder. docs/formats.md lists the fields.
 #pragma once
 
 #include <map>

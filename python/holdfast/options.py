@@ -122,7 +122,7 @@ class Failures:
 
 @_option_group
 class Schedule:
-    """What the policies of `every=` know of the job; docs/choosing_the_interval.md explains them.
+    """What the policies of `every=` know of the job; docs/policies.md explains them.
 
     objective      what "auto" optimises: "delay", "progress", "explore" or "priced".
     mtbf           seconds between failures of the whole job, as a first guess. Without it, and

@@ -13,7 +13,7 @@ def layout_of(model: nn.Module) -> dict[str, Any]:
 
     The model may be on the meta device, where it takes no memory. Names are those of the unwrapped
     module; tied tensors have one name and the others as `ties`. Every parameter counts as trained.
-    How tensor parallelism cuts a parameter follows from its name (docs/layouts.md). The result is
+    How tensor parallelism cuts a parameter follows from its name (docs/models.md). The result is
     plain JSON: written to a file, it is a model for `holdfast plan --model FILE`.
 
         >>> with torch.device("meta"):

@@ -25,7 +25,7 @@ import holdfast
 PACKAGE = Path(holdfast.__file__).parents[1]
 # These start Python and torchrun many times, which takes a minute: only make test-all runs them.
 SLOW = {"docs/getting_started.md", "docs/resume_elsewhere.md", "docs/failures.md",
-        "docs/recovery.md", "docs/campaigns.md", "docs/layouts.md"}  # fmt: skip
+        "docs/recovery.md", "docs/campaigns.md", "docs/models.md"}  # fmt: skip
 
 
 class Surroundings:
