@@ -27,9 +27,9 @@ run with one step, which has the names, shapes, values and objects of the source
 configuration is a list of KEY=VALUE separated by commas, as for holdfast plan; "whole"
 merges everything.
 
-Rules say how tensors are cut, by their names: hf-gpt2, hf-llama, hf-mixtral, megatron-gpt,
-as-cut (along the axes along which the source is cut) or a JSON file (docs/reshard.md).
-Without --rules the first that fits is taken. If the command is interrupted, the same
+Rules say how tensors are cut, by their names: a built-in set (hf-gpt2, hf-llama and those of
+other families, megatron-gpt), as-cut (along the axes along which the source is cut) or a
+JSON file (docs/reshard.md). Without --rules the first set that fits is taken. If the command is interrupted, the same
 command continues it.)";
 
 struct ReshardArguments {

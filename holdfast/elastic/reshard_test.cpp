@@ -135,7 +135,7 @@ TEST_F(Reshard, WhatCannotBeDoneIsRefusedBeforeAByteIsWritten) {
   ReshardOptions other = options("tp=2");
   other.rules = "hf-llama";
   EXPECT_THAT(refusal("/gpt2.safetensors", "/a", other), HasSubstr("another model's"));
-  other.rules = "hf-bert";
+  other.rules = "hf-clip";
   EXPECT_THAT(refusal("/gpt2.safetensors", "/a", other), HasSubstr("not known"));
   other = options("tp=2");
   other.format = "safetensors";

@@ -15,10 +15,12 @@ constexpr int kMostWriters = 5;
 
 // What the rule says about files.
 std::string text_of_rule(const Rule& rule) {
-  return fmt::format("{} {} {} {} {} {} {} {} {} {}", rule.pattern,
-                     static_cast<int>(rule.site), static_cast<int>(rule.cut), rule.axis,
-                     rule.parts, rule.unit, rule.heads, rule.stacked, rule.tied,
-                     rule.buffer);
+  const std::string text = fmt::format(
+      "{} {} {} {} {} {} {} {} {} {}", rule.pattern, static_cast<int>(rule.site),
+      static_cast<int>(rule.cut), rule.axis, rule.parts, rule.unit,
+      rule.heads != HeadKind::kNone, rule.stacked, rule.tied, rule.buffer);
+  if (rule.in_head == 1 && rule.tied_with.empty()) return text;
+  return fmt::format("{} {} {}", text, rule.in_head, rule.tied_with);
 }
 
 }  // namespace

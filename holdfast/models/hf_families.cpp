@@ -10,7 +10,7 @@
 #include <tuple>
 
 #include "holdfast/models/hf_fields.h"
-#include "holdfast/models/hf_tables.h"
+#include "holdfast/models/tensor_tables.h"
 
 namespace holdfast {
 namespace {
@@ -181,6 +181,7 @@ Result<TableModel> read_decoder(Fields& fields, const Decoder& family) {
   HOLDFAST_TRY(read_class(fields, {"ForCausalLM"}));
   TableModel model =
       HOLDFAST_TRY(read_table(fields, decoder_rows(), "intermediate_size"));
+  model.values.prefix = "model.";
   HOLDFAST_TRY(read_words(fields, model, family.tied, "model.embed_tokens.weight",
                           "lm_head.weight"));
   set_flags(model.values, family.flags);
@@ -203,6 +204,7 @@ Result<TableModel> read_decoder(Fields& fields, const Decoder& family) {
 Result<TableModel> read_neox(Fields& fields) {
   HOLDFAST_TRY(read_class(fields, {"ForCausalLM"}));
   TableModel model = HOLDFAST_TRY(read_table(fields, neox_rows(), "intermediate_size"));
+  model.values.prefix = "gpt_neox.";
   HOLDFAST_TRY(
       read_words(fields, model, false, "gpt_neox.embed_in.weight", "lm_head.weight"));
   model.values.sizes["QKV"] = 3 * model.values.sizes["H"];
@@ -215,6 +217,7 @@ Result<TableModel> read_neox(Fields& fields) {
 Result<TableModel> read_opt(Fields& fields) {
   HOLDFAST_TRY(read_class(fields, {"ForCausalLM"}));
   TableModel model = HOLDFAST_TRY(read_table(fields, opt_rows(), "ffn_dim"));
+  model.values.prefix = "model.";
   HOLDFAST_TRY(read_words(fields, model, true, "model.decoder.embed_tokens.weight",
                           "lm_head.weight"));
   auto [sizes, flags] = std::tie(model.values.sizes, model.values.flags);

@@ -1,4 +1,4 @@
-// Reads the configurations whose tensors have the names of transformers (hf_tables.h):
+// Reads the configurations whose tensors have the names of transformers (tensor_tables.h):
 // Mistral, Qwen, Phi-3, Gemma, DeepSeek, GPT-NeoX, OPT, BERT and ViT.
 #pragma once
 

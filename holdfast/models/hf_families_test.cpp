@@ -11,6 +11,7 @@
 #include "holdfast/models/build.h"
 #include "holdfast/models/hf_config.h"
 #include "holdfast/models/model_testing.h"
+#include "holdfast/models/rules.h"
 
 namespace holdfast {
 namespace {
@@ -126,6 +127,51 @@ TEST(HfFamiliesTest, FamiliesWithoutAPlanOfTransformersAreCutByTheSameRules) {
   for (const auto& [type, name, cut] : expected) {
     EXPECT_EQ(cut_of(find(models.at(type), name)), cut) << name;
   }
+}
+
+// The tensors of a model as one file has them.
+Collection file_of(const Json& shapes) {
+  std::vector<Tensor> tensors;
+  for (const auto& [name, sizes] : shapes.items()) {
+    Tensor& tensor = tensors.emplace_back(Tensor{.name = name});
+    tensor.shape = Shape::create(sizes.get<std::vector<int64_t>>()).value();
+  }
+  LayoutBuilder builder(tensors, {{.name = "file", .kind = HolderKind::kFile}});
+  int64_t offset = 0;
+  for (TensorId t = 0; t < tensors.size(); ++t) {
+    builder.add(t, Box::whole(tensors[t].shape), 0, offset);
+    offset += tensors[t].bytes();
+  }
+  return Collection::create(tensors, std::move(builder).build().value()).value();
+}
+
+// What `plan` knows by a configuration, `reshard` knows by the names in a checkpoint.
+TEST(HfFamiliesTest, CheckpointsOfEveryFamilyAreCutAsItsConfigurationIs) {
+  std::set<std::string> sets;
+  for (const Json& row : table()) {
+    const Model model = model_of(row["config"]);
+    SCOPED_TRACE(row["config"].dump());
+    const Collection file = file_of(row["tensors"]);
+    const Parallel parallel = parse_parallel("tp=2,pp=2").value();
+    const auto ruled = choose_rules("", file, parallel);
+    if (!ruled.ok()) {  // fewer KV heads than query heads, in one weight
+      EXPECT_EQ(model.name, "phi3");
+      EXPECT_THAT(ruled.error().message(), testing::HasSubstr("3 times as many rows"));
+      continue;
+    }
+    sets.insert(ruled->rules);
+    ASSERT_EQ(ruled->model.parameters.size(), model.parameters.size());
+    for (const Parameter& cut : ruled->model.parameters) {
+      const Parameter& planned = find(model, cut.tensor.name);
+      EXPECT_EQ(cut_of(cut), cut_of(planned)) << cut.tensor.name;
+      EXPECT_EQ(cut.site, planned.site) << cut.tensor.name;
+      EXPECT_EQ(cut.also_last, planned.also_last) << cut.tensor.name;
+    }
+    EXPECT_TRUE(cut_by_rules(*ruled, file.tensors(), parallel).ok());
+  }
+  EXPECT_THAT(sets, testing::IsSupersetOf({"hf-llama", "hf-qwen-moe", "hf-deepseek",
+                                           "hf-gpt-neox", "hf-opt", "hf-bert",
+                                           "hf-vit"}));
 }
 
 TEST(HfFamiliesTest, LayersAndEndsAreOnTheirStages) {

@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "holdfast/base/checked.h"
+#include "holdfast/models/rules.h"
 #include "holdfast/models/transformers.h"
 
 namespace holdfast {
@@ -13,92 +14,80 @@ namespace {
 
 constexpr int64_t kMaxElements = int64_t{1} << 50;
 
-// What a tensor is, as far as tensor parallelism is concerned.
-enum class Kind : uint8_t {
-  kOther,       // not cut
-  kColumn,      // the outputs are cut, and so is the bias
-  kRow,         // the inputs are cut; the bias is added once and not cut
-  kQueries,     // like kColumn; the outputs are query heads
-  kKeyValues,   // like kColumn; the outputs are KV heads
-  kFromHeads,   // like kRow; the inputs are query heads
-  kFusedQkv,    // queries, keys and values in one weight
-  kFusedGlu,    // the gate and the up projection of an MLP in one weight
-  kVocabulary,  // the rows are words
-};
-
+// What a module is called in models that no table knows (tensor_tables.h).
 struct NameRule {
   std::string_view leaf;    // the name of the module
   std::string_view parent;  // a name among the modules around it; empty for any
-  Kind kind;
+  std::string_view words;   // about its weight: rows are outputs
 };
 
 // The first rule that fits counts.
 constexpr std::array kRules{
-    NameRule{"q_proj", "", Kind::kQueries},
-    NameRule{"q_b_proj", "", Kind::kQueries},
-    NameRule{"kv_b_proj", "", Kind::kQueries},  // latent attention: a part of each head
-    NameRule{"query", "", Kind::kQueries},
-    NameRule{"to_q", "", Kind::kQueries},
-    NameRule{"wq", "", Kind::kQueries},
-    NameRule{"q", "SelfAttention", Kind::kQueries},
-    NameRule{"q", "EncDecAttention", Kind::kQueries},
-    NameRule{"k_proj", "", Kind::kKeyValues},
-    NameRule{"v_proj", "", Kind::kKeyValues},
-    NameRule{"key", "", Kind::kKeyValues},
-    NameRule{"value", "", Kind::kKeyValues},
-    NameRule{"to_k", "", Kind::kKeyValues},
-    NameRule{"to_v", "", Kind::kKeyValues},
-    NameRule{"wk", "", Kind::kKeyValues},
-    NameRule{"wv", "", Kind::kKeyValues},
-    NameRule{"k", "SelfAttention", Kind::kKeyValues},
-    NameRule{"k", "EncDecAttention", Kind::kKeyValues},
-    NameRule{"v", "SelfAttention", Kind::kKeyValues},
-    NameRule{"v", "EncDecAttention", Kind::kKeyValues},
-    NameRule{"qkv_proj", "", Kind::kFusedQkv},
-    NameRule{"query_key_value", "", Kind::kFusedQkv},
-    NameRule{"qkv", "", Kind::kFusedQkv},
-    NameRule{"Wqkv", "", Kind::kFusedQkv},
-    NameRule{"in_proj", "", Kind::kFusedQkv},
-    NameRule{"c_attn", "", Kind::kFusedQkv},
-    NameRule{"o_proj", "", Kind::kFromHeads},
-    NameRule{"out_proj", "", Kind::kFromHeads},
-    NameRule{"wo", "attention", Kind::kFromHeads},
-    NameRule{"o", "SelfAttention", Kind::kFromHeads},
-    NameRule{"o", "EncDecAttention", Kind::kFromHeads},
-    NameRule{"c_proj", "attn", Kind::kFromHeads},
-    NameRule{"proj", "attn", Kind::kFromHeads},
-    NameRule{"dense", "attention", Kind::kFromHeads},  // also attention.output.dense
-    NameRule{"dense", "self_attention", Kind::kFromHeads},
-    NameRule{"gate_up_proj", "", Kind::kFusedGlu},
-    NameRule{"gate_proj", "", Kind::kColumn},
-    NameRule{"up_proj", "", Kind::kColumn},
-    NameRule{"fc1", "", Kind::kColumn},
-    NameRule{"c_fc", "", Kind::kColumn},
-    NameRule{"dense_h_to_4h", "", Kind::kColumn},
-    NameRule{"dense", "intermediate", Kind::kColumn},
-    NameRule{"linear1", "", Kind::kColumn},
-    NameRule{"w1", "", Kind::kColumn},
-    NameRule{"w3", "", Kind::kColumn},
-    NameRule{"wi", "", Kind::kColumn},
-    NameRule{"wi_0", "", Kind::kColumn},
-    NameRule{"wi_1", "", Kind::kColumn},
-    NameRule{"down_proj", "", Kind::kRow},
-    NameRule{"fc2", "", Kind::kRow},
-    NameRule{"c_proj", "", Kind::kRow},
-    NameRule{"dense_4h_to_h", "", Kind::kRow},
-    NameRule{"dense", "output", Kind::kRow},
-    NameRule{"linear2", "", Kind::kRow},
-    NameRule{"w2", "", Kind::kRow},
-    NameRule{"wo", "", Kind::kRow},
-    NameRule{"embed_tokens", "", Kind::kVocabulary},
-    NameRule{"embed_in", "", Kind::kVocabulary},
-    NameRule{"embed_out", "", Kind::kVocabulary},
-    NameRule{"word_embeddings", "", Kind::kVocabulary},
-    NameRule{"tok_embeddings", "", Kind::kVocabulary},
-    NameRule{"wte", "", Kind::kVocabulary},
-    NameRule{"lm_head", "", Kind::kVocabulary},
-    NameRule{"decoder", "predictions", Kind::kVocabulary},
-    NameRule{"predictions", "cls", Kind::kVocabulary},  // the bias of its decoder
+    NameRule{"q_proj", "", "rows heads"},
+    NameRule{"q_b_proj", "", "rows heads"},
+    NameRule{"kv_b_proj", "", "rows heads"},  // latent attention: a part of each head
+    NameRule{"query", "", "rows heads"},
+    NameRule{"to_q", "", "rows heads"},
+    NameRule{"wq", "", "rows heads"},
+    NameRule{"q", "SelfAttention", "rows heads"},
+    NameRule{"q", "EncDecAttention", "rows heads"},
+    NameRule{"k_proj", "", "rows kv_heads"},
+    NameRule{"v_proj", "", "rows kv_heads"},
+    NameRule{"key", "", "rows kv_heads"},
+    NameRule{"value", "", "rows kv_heads"},
+    NameRule{"to_k", "", "rows kv_heads"},
+    NameRule{"to_v", "", "rows kv_heads"},
+    NameRule{"wk", "", "rows kv_heads"},
+    NameRule{"wv", "", "rows kv_heads"},
+    NameRule{"k", "SelfAttention", "rows kv_heads"},
+    NameRule{"k", "EncDecAttention", "rows kv_heads"},
+    NameRule{"v", "SelfAttention", "rows kv_heads"},
+    NameRule{"v", "EncDecAttention", "rows kv_heads"},
+    NameRule{"qkv_proj", "", "rows/3 heads"},
+    NameRule{"query_key_value", "", "rows/3 heads"},
+    NameRule{"qkv", "", "rows/3 heads"},
+    NameRule{"Wqkv", "", "rows/3 heads"},
+    NameRule{"in_proj", "", "rows/3 heads"},
+    NameRule{"c_attn", "", "rows/3 heads"},
+    NameRule{"o_proj", "", "columns heads"},
+    NameRule{"out_proj", "", "columns heads"},
+    NameRule{"wo", "attention", "columns heads"},
+    NameRule{"o", "SelfAttention", "columns heads"},
+    NameRule{"o", "EncDecAttention", "columns heads"},
+    NameRule{"c_proj", "attn", "columns heads"},
+    NameRule{"proj", "attn", "columns heads"},
+    NameRule{"dense", "attention", "columns heads"},  // also attention.output.dense
+    NameRule{"dense", "self_attention", "columns heads"},
+    NameRule{"gate_up_proj", "", "rows/2"},
+    NameRule{"gate_proj", "", "rows"},
+    NameRule{"up_proj", "", "rows"},
+    NameRule{"fc1", "", "rows"},
+    NameRule{"c_fc", "", "rows"},
+    NameRule{"dense_h_to_4h", "", "rows"},
+    NameRule{"dense", "intermediate", "rows"},
+    NameRule{"linear1", "", "rows"},
+    NameRule{"w1", "", "rows"},
+    NameRule{"w3", "", "rows"},
+    NameRule{"wi", "", "rows"},
+    NameRule{"wi_0", "", "rows"},
+    NameRule{"wi_1", "", "rows"},
+    NameRule{"down_proj", "", "columns"},
+    NameRule{"fc2", "", "columns"},
+    NameRule{"c_proj", "", "columns"},
+    NameRule{"dense_4h_to_h", "", "columns"},
+    NameRule{"dense", "output", "columns"},
+    NameRule{"linear2", "", "columns"},
+    NameRule{"w2", "", "columns"},
+    NameRule{"wo", "", "columns"},
+    NameRule{"embed_tokens", "", "vocabulary"},
+    NameRule{"embed_in", "", "vocabulary"},
+    NameRule{"embed_out", "", "vocabulary"},
+    NameRule{"word_embeddings", "", "vocabulary"},
+    NameRule{"tok_embeddings", "", "vocabulary"},
+    NameRule{"wte", "", "vocabulary"},
+    NameRule{"lm_head", "", "vocabulary"},
+    NameRule{"decoder", "predictions", "vocabulary"},
+    NameRule{"predictions", "cls", "vocabulary"},  // the bias of its decoder
 };
 
 // Modules that come after the layers, though some models list them before.
@@ -141,16 +130,17 @@ NameParts parts_of(std::string_view name) {
   return parts;
 }
 
-Kind kind_of(const NameParts& parts) {
+// The words about a module of that name; "" if there are none.
+std::string_view words_of(const NameParts& parts) {
   const auto& modules = parts.modules;
   for (const NameRule& rule : kRules) {
     if (modules.back() != rule.leaf) continue;
-    if (rule.parent.empty()) return rule.kind;
+    if (rule.parent.empty()) return rule.words;
     if (std::count(modules.begin(), modules.end() - 1, rule.parent) > 0) {
-      return rule.kind;
+      return rule.words;
     }
   }
-  return Kind::kOther;
+  return "";
 }
 
 bool is_number(std::string_view text) {
@@ -162,18 +152,20 @@ class Cutter {
  public:
   explicit Cutter(HeadCounts heads) : heads_(heads) {}
 
-  void cut(Parameter& parameter, const NameParts& parts, bool transposed) const {
-    const Kind kind = kind_of(parts);
+  void cut(Parameter& parameter, const NamedTensor& named,
+           const NameParts& parts) const {
+    const std::string_view words = named.words.empty() ? words_of(parts) : named.words;
+    const Rule rule = parse_words(words).value();
     const bool stacked = is_expert(parameter, parts);
     const int rank = parameter.tensor.shape.rank() - (stacked ? 1 : 0);
-    if (kind == Kind::kOther || rank < 1 || rank > 2) return;
+    if (rule.cut == Cut::kReplicated || rank < 1 || rank > 2) return;
     if (rank == 1 && !parts.bias) return;  // a norm of that name
     // The axes of the outputs and of the inputs, after the axis of experts.
     const int first = stacked ? 1 : 0;
-    const int outputs = rank == 2 && transposed ? first + 1 : first;
+    const int outputs = rank == 2 && named.transposed ? first + 1 : first;
     const int inputs = rank == 2 ? 2 * first + 1 - outputs : -1;
     parameter.expert = stacked;
-    set(parameter, kind, outputs, inputs);
+    set(parameter, rule, rule.axis == 0 ? outputs : inputs);
   }
 
  private:
@@ -184,25 +176,20 @@ class Cutter {
            parameter.tensor.shape.rank() == (parts.bias ? 2 : 3);
   }
 
-  void set(Parameter& parameter, Kind kind, int outputs, int inputs) const {
-    switch (kind) {
-      case Kind::kOther: return;
-      case Kind::kColumn: return cut_axis(parameter, outputs);
-      case Kind::kQueries: return cut_heads(parameter, outputs, Cut::kHeads);
-      case Kind::kKeyValues: return cut_heads(parameter, outputs, Cut::kKvHeads);
-      case Kind::kRow:
-        if (inputs >= 0) cut_axis(parameter, inputs);
-        return;
-      case Kind::kFromHeads:
-        if (inputs >= 0) cut_heads(parameter, inputs, Cut::kHeads);
-        return;
-      case Kind::kFusedQkv: return cut_qkv(parameter, outputs);
-      case Kind::kFusedGlu: return cut_fused(parameter, outputs, 2);
-      case Kind::kVocabulary:
-        parameter.cut = Cut::kVocabulary;
-        parameter.tensor.pad_multiple = kVocabularyPad;
-        return;
+  // `axis` is -1 for a bias that is added once.
+  void set(Parameter& parameter, const Rule& rule, int axis) const {
+    if (rule.cut == Cut::kVocabulary) {
+      parameter.cut = Cut::kVocabulary;
+      parameter.tensor.pad_multiple = kVocabularyPad;
+      return;
     }
+    if (axis < 0) return;
+    const bool fused = rule.heads == HeadKind::kQueries && rule.parts * rule.in_head == 3;
+    if (fused) return cut_qkv(parameter, axis);
+    if (rule.parts > 1) return cut_fused(parameter, axis, rule.parts);
+    if (rule.heads == HeadKind::kNone) return cut_axis(parameter, axis);
+    const bool shared = rule.heads == HeadKind::kKeyValues;
+    cut_heads(parameter, axis, shared ? Cut::kKvHeads : Cut::kHeads);
   }
 
   static std::vector<int64_t> sizes_of(const Parameter& parameter) {
@@ -406,7 +393,7 @@ Result<Model> model_of_tensors(std::string name, std::vector<NamedTensor> tensor
         parameter.site == Site::kFirst &&
         std::ranges::any_of(parameter.tensor.aliases, is_after_layers);
     if (parameter.tensor.role == Role::kParameter) {
-      cutter.cut(parameter, parts_of(own), each.transposed);
+      cutter.cut(parameter, each, parts_of(own));
     }
     if (parameter.expert) {
       model.experts = std::max(model.experts, parameter.tensor.shape[0]);

@@ -22,6 +22,8 @@ struct NamedTensor {
   // With the framework's shape. Other names of the same tensor are its aliases.
   Tensor tensor{};
   bool transposed = false;  // a weight of [inputs, outputs], as in GPT-2's Conv1D
+  // How it is cut, in the words of rules.h; if empty, that follows from its name.
+  std::string_view words{};
 };
 
 // The heads of all attention layers; 0 if they are not known. Then tensor parallelism

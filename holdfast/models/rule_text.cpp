@@ -51,6 +51,22 @@ bool read_axis(std::string_view word, Rule& rule) {
   return parts.has_value();
 }
 
+// Reads "heads", "heads*3", "kv_heads" and "by_head".
+bool read_heads(std::string_view word, Rule& rule) {
+  const bool several = word.starts_with("heads*");
+  if (several) {
+    const auto count = number_of(word.substr(word.find('*') + 1));
+    if (!count) return false;
+    rule.in_head = *count;
+  } else if (word != "heads" && word != "kv_heads" && word != "by_head") {
+    return false;
+  }
+  rule.heads = word == "kv_heads"  ? HeadKind::kKeyValues
+               : word == "by_head" ? HeadKind::kOtherSize
+                                   : HeadKind::kQueries;
+  return true;
+}
+
 // Reads one word of a rule. Returns nullopt if it is none.
 std::optional<About> read_word(std::string_view word, Rule& rule) {
   if (word == "first" || word == "last") {
@@ -73,9 +89,14 @@ std::optional<About> read_word(std::string_view word, Rule& rule) {
     rule.unit = unit.value_or(1);
     return unit ? std::optional(About::kUnit) : std::nullopt;
   }
-  const std::array<std::tuple<std::string_view, bool*, About>, 4> flags{
-      {{"heads", &rule.heads, About::kHeads},
-       {"stacked", &rule.stacked, About::kStacked},
+  if (read_heads(word, rule)) return About::kHeads;
+  if (word.starts_with("tied=")) {
+    rule.tied = true;
+    rule.tied_with = word.substr(word.find('=') + 1);
+    return About::kTied;
+  }
+  const std::array<std::tuple<std::string_view, bool*, About>, 3> flags{
+      {{"stacked", &rule.stacked, About::kStacked},
        {"tied", &rule.tied, About::kTied},
        {"buffer", &rule.buffer, About::kBuffer}}};
   for (const auto& [name, flag, about] : flags) {
@@ -88,9 +109,12 @@ std::optional<About> read_word(std::string_view word, Rule& rule) {
 
 }  // namespace
 
-Result<Rule> parse_rule(std::string_view pattern, std::string_view words) {
+namespace {
+
+// Reads the words of the pattern's rule, and notes what they are about.
+Result<Rule> collect_words(std::string_view pattern, std::string_view words,
+                           std::map<About, std::string_view>& said) {
   Rule rule{.pattern = std::string(pattern)};
-  std::map<About, std::string_view> said;
   while (!words.empty()) {
     const std::string_view word = words.substr(0, words.find(' '));
     words.remove_prefix(std::min(word.size() + 1, words.size()));
@@ -108,6 +132,19 @@ Result<Rule> parse_rule(std::string_view pattern, std::string_view words) {
                      before->second, word);
     }
   }
+  return rule;
+}
+
+}  // namespace
+
+Result<Rule> parse_words(std::string_view words) {
+  std::map<About, std::string_view> said;
+  return collect_words("", words, said);
+}
+
+Result<Rule> parse_rule(std::string_view pattern, std::string_view words) {
+  std::map<About, std::string_view> said;
+  Rule rule = HOLDFAST_TRY(collect_words(pattern, words, said));
   const auto count = std::ranges::count(pattern, '#');
   if (pattern.empty() || count > 1 || std::ranges::count(pattern, '%') > 1 ||
       (count == 1) == said.contains(About::kSite)) {

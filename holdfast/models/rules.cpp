@@ -168,6 +168,29 @@ Result<void> check_gates(const RuleSet& set, std::span<const Tensor> tensors) {
   return {};
 }
 
+// Refuses queries, keys and values in one weight that have different sizes, as with
+// fewer KV heads than query heads: the rules cut three components of one size. The
+// output projection shows it, which has a column for each query.
+Result<void> check_fused_queries(const RuleSet& set, std::span<const Tensor> tensors) {
+  constexpr std::string_view kFused = "qkv_proj.weight";
+  std::map<std::string_view, const Tensor*> named;
+  for (const Tensor& tensor : tensors) named[tensor.name] = &tensor;
+  for (const Tensor& fused : tensors) {
+    if (!fused.name.ends_with(kFused) || fused.shape.rank() != 2) continue;
+    const auto rule = find_rule(set, fused.name);
+    if (!rule || set.rules[rule->rule].parts != 3) continue;
+    const std::string stem = fused.name.substr(0, fused.name.size() - kFused.size());
+    const auto output = named.find(stem + "o_proj.weight");
+    if (output == named.end() || output->second->shape.rank() != 2) continue;
+    if (fused.shape[0] == 3 * output->second->shape[1]) continue;
+    return invalid(
+        "{}: has {} rows, and {} has {} columns; expected 3 times as many rows, because "
+        "keys and values with fewer heads than queries are not cut in one weight",
+        fused.name, fused.shape[0], output->second->name, output->second->shape[1]);
+  }
+  return {};
+}
+
 // Carries out one call of apply_rules().
 class Applied {
  public:
@@ -216,8 +239,14 @@ class Applied {
     entries_.push_back({{rule.site, at.layer, found->rule, at.expert, tensors_[t].name},
                         std::move(parameter),
                         {stored},
-                        rule.heads && head_ > 0 ? head_ : rule.unit});
+                        unit_of(rule)});
     return {};
+  }
+
+  int64_t unit_of(const Rule& rule) const {
+    const bool known = head_ > 0 && rule.heads != HeadKind::kNone &&
+                       rule.heads != HeadKind::kOtherSize;
+    return known ? head_ * rule.in_head : rule.unit;
   }
 
   Result<void> check_any() const {
@@ -334,7 +363,8 @@ class Applied {
     model_.layers = std::max<int64_t>(model_.layers, 1);
     const bool head = std::ranges::any_of(entries_, [](const Entry& entry) {
       return entry.parameter.site == Site::kLast &&
-             entry.parameter.cut == Cut::kVocabulary;
+             entry.parameter.cut == Cut::kVocabulary &&
+             entry.parameter.tensor.shape.rank() > 1;  // not its bias
     });
     RuledModel ruled{.rules = set_.name};
     for (Entry& entry : entries_) {
@@ -342,7 +372,8 @@ class Applied {
       if (parameter.only) parameter.only->count = model_.experts;
       const Rule& rule = rule_of(entry);
       parameter.also_last =
-          rule.tied && !head && parameter.tensor.role == Role::kParameter;
+          rule.tied && !head && parameter.tensor.role == Role::kParameter &&
+          (rule.tied_with.empty() || by_name_.contains(rule.tied_with));
       std::ranges::sort(entry.states.begin() + 1, entry.states.end(), {},
                         [&](const StoredTensor& s) { return tensors_[s.tensor].name; });
       model_.parameters.push_back(std::move(parameter));
@@ -379,6 +410,7 @@ int64_t count_ruled(const RuleSet& rules, std::span<const Tensor> tensors) {
 Result<RuledModel> apply_rules(const RuleSet& rules, std::span<const Tensor> tensors,
                                int64_t head) {
   HOLDFAST_TRY(check_gates(rules, tensors));
+  HOLDFAST_TRY(check_fused_queries(rules, tensors));
   return Applied(rules, tensors, head).run();
 }
 

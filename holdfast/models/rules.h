@@ -19,11 +19,15 @@
 //   vocabulary       cut by rows, which are words, as Megatron pads them
 //   stacked          one dimension for the experts stands before all others
 //   tied             the last stage needs it too, if the checkpoint has no head
+//   tied=NAME        the same, if the checkpoint has a tensor of that name, too
 //   buffer           it has no optimizer state
 //   optional         either all layers have it, or none
 //   some             any layers may have it
 //   unit=64          cut only between multiples of 64, such as the size of a head
 //   heads            cut only between heads, if their size is known
+//   kv_heads         the same for the heads of keys and values, which may be fewer
+//   heads*3          each head has 3 components one after the other
+//   by_head          its heads have another size than others
 //
 // Optimizer state follows its parameter. Its name is that of the parameter with another
 // module before it and with the name of the slot behind it, as in
@@ -42,6 +46,9 @@
 
 namespace holdfast {
 
+// What the dimension that is cut consists of.
+enum class HeadKind : uint8_t { kNone, kQueries, kKeyValues, kOtherSize };
+
 struct Rule {
   std::string pattern{};
   Site site = Site::kLayer;  // kLayer for patterns with '#'
@@ -49,9 +56,11 @@ struct Rule {
   int axis = 0;       // for kAxis
   int64_t parts = 1;  // how many components lie along the axis
   int64_t unit = 1;
-  bool heads = false;
+  HeadKind heads = HeadKind::kNone;
+  int64_t in_head = 1;  // components of each head
   bool stacked = false;
   bool tied = false;
+  std::string tied_with{};  // the other name of "tied=NAME"; "" for "tied"
   bool buffer = false;
   bool required = true;  // every layer has it
   bool some = false;     // not required, and some layers may have it without the others
@@ -66,7 +75,10 @@ struct RuleSet {
 // that contradict each other.
 Result<Rule> parse_rule(std::string_view pattern, std::string_view words);
 
-// hf-gpt2, hf-llama, hf-mixtral, megatron-gpt.
+// The words alone, as a rule without a pattern.
+Result<Rule> parse_words(std::string_view words);
+
+// hf-gpt2, hf-llama, ..., megatron-gpt: those of tensor_tables.cpp.
 std::vector<std::string> rule_set_names();
 // Fails with kNotFound, listing the names, if there is no built-in set of that name.
 Result<RuleSet> find_rule_set(std::string_view name);

@@ -148,7 +148,8 @@ TEST(Rules, TheBuiltInSetsReadTheirModels) {
     EXPECT_TRUE(all.check_covered().ok()) << name;
     EXPECT_EQ(all.bytes(), whole(tensors).bytes()) << name;
     for (const std::string& other : rule_set_names()) {
-      EXPECT_EQ(refusal(other, tensors).empty(), other == name) << other;
+      if (other == name) break;  // of several that fit, the first counts
+      EXPECT_NE(refusal(other, tensors), "") << other;
     }
   }
 }

@@ -1,6 +1,8 @@
-// The tensors of transformers' models, by the names and shapes that its classes have
-// (version 5). A family has a table of rows; its configuration gives the sizes that the
-// rows name, and says which rows apply.
+// What is known of models by the names of their tensors, in one place: a row says how a
+// tensor is called, which shape it has, and how tensor parallelism cuts it. A family of
+// models has a table of rows. A configuration of transformers (version 5) gives the sizes
+// that the rows name, and says which rows apply (hf_families.h). The rule sets of rules.h
+// are made from the same rows, for checkpoints.
 #pragma once
 
 #include <functional>
@@ -16,15 +18,16 @@
 namespace holdfast {
 
 struct TensorRow {
-  // "#" stands for the number of the layer. Such rows are repeated for each layer. The
-  // prefix of TableValues stands before the name, unless the name begins with "/".
+  // A pattern of rules.h. Rows with "#" are repeated for each layer. The prefix of
+  // TableValues stands before the name, unless the name begins with "/".
   std::string_view name;
-  // Sizes that the configuration gives, such as "V,H". "2F" is twice a size.
+  // Sizes that the configuration gives, such as "V,H". "2F" is twice a size. Empty for a
+  // tensor that models of transformers do not have, and checkpoints do.
   std::string_view shape;
+  std::string_view words;  // of rules.h: what the tensor is, and how it is cut
   // The flags that must be set, separated by spaces; "!tied" must not be set. The flags
   // "dense" and "sparse" belong to a layer.
   std::string_view when = "";
-  Role role = Role::kParameter;
 };
 
 // Decoders of the Llama kind: Mistral, Qwen, Phi-3, Gemma and DeepSeek.
