@@ -36,6 +36,9 @@ std::span<const TensorRow> neox_rows();
 std::span<const TensorRow> opt_rows();
 std::span<const TensorRow> bert_rows();
 std::span<const TensorRow> vit_rows();
+std::span<const TensorRow> vit_file_rows();
+std::span<const TensorRow> gpt2_rows();
+std::span<const TensorRow> megatron_rows();
 
 // What a configuration says about a table.
 struct TableValues {
