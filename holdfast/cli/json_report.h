@@ -9,7 +9,7 @@
 
 #include "holdfast/cli/command.h"
 #include "holdfast/cli/path_summary.h"
-#include "holdfast/elastic/reshard.h"
+#include "holdfast/reshard/reshard.h"
 #include "holdfast/inspect/convert.h"
 #include "holdfast/inspect/export.h"
 #include "holdfast/inspect/diff.h"

@@ -38,6 +38,17 @@ from holdfast.errors import (
 from holdfast.files import Contents, convert, export, open
 from holdfast.options import Failures, Layout, Resuming, Schedule, Watch, Writing
 from holdfast.planning import plan
+from holdfast.verbs import (
+    VerbReport,
+    diff,
+    gc,
+    interval,
+    repair,
+    reshard,
+    seal,
+    simulate,
+    verify,
+)
 
 if TYPE_CHECKING:
     from holdfast.torch.checkpointer import Checkpointer
@@ -94,6 +105,7 @@ __all__ = [
     "TensorName",
     "Tier",
     "UnavailableError",
+    "VerbReport",
     "Watch",
     "Writing",
     "__version__",
@@ -101,10 +113,13 @@ __all__ = [
     "campaign",
     "convert",
     "data",
+    "diff",
     "export",
     "flip_plan",
+    "gc",
     "inject",
     "intersect",
+    "interval",
     "layout_of",
     "load",
     "load_into",
@@ -112,6 +127,11 @@ __all__ = [
     "open",
     "parse_dtype",
     "plan",
+    "repair",
+    "reshard",
     "restore",
     "save",
+    "seal",
+    "simulate",
+    "verify",
 ]

@@ -21,11 +21,11 @@ void bind_exchange(nb::module_& m);
 void bind_heartbeat(nb::module_& m);
 void bind_freeze_window(nb::module_& m);
 void bind_corruption(nb::module_& m);
+void bind_verbs(nb::module_& m);
 
 namespace {
 
-// Raises any error for the tests of errors.h: they cannot make the library fail with
-// every code.
+// Raises an error that is known by the name of its code, as the command line prints it.
 void raise_error(const std::string& code, const std::string& message) {
   for (int i = 0; i <= static_cast<int>(ErrorCode::kIo); ++i) {
     const auto candidate = static_cast<ErrorCode>(i);
@@ -65,6 +65,7 @@ NB_MODULE(_native, m) {
   bind_heartbeat(m);
   bind_freeze_window(m);
   bind_corruption(m);
+  bind_verbs(m);
   m.def("_raise_error", &raise_error, nb::arg("code"), nb::arg("message"));
 }
 

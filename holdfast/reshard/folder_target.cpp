@@ -8,7 +8,7 @@
 #include <charconv>
 
 #include "holdfast/base/json_text.h"
-#include "holdfast/elastic/target_writer.h"
+#include "holdfast/reshard/target_writer.h"
 #include "holdfast/env/source_sink.h"
 #include "holdfast/formats/dcp.h"
 #include "holdfast/formats/torch_zip.h"

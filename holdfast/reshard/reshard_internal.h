@@ -4,7 +4,7 @@
 #include <thread>
 
 #include "holdfast/base/mutex.h"
-#include "holdfast/elastic/reshard.h"
+#include "holdfast/reshard/reshard.h"
 #include "holdfast/store/owner.h"
 
 namespace holdfast {

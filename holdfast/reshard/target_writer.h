@@ -15,7 +15,7 @@
 #include <optional>
 
 #include "holdfast/base/mutex.h"
-#include "holdfast/elastic/reshard_internal.h"
+#include "holdfast/reshard/reshard_internal.h"
 #include "holdfast/store/run.h"
 
 namespace holdfast {

@@ -1,5 +1,5 @@
 #include "holdfast/base/json.h"
-#include "holdfast/elastic/reshard.h"
+#include "holdfast/reshard/reshard.h"
 #include "holdfast/formats/format.h"
 #include "holdfast/plan/writer_assignment.h"
 

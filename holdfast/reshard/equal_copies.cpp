@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "holdfast/base/json_text.h"
-#include "holdfast/elastic/reshard_internal.h"
+#include "holdfast/reshard/reshard_internal.h"
 
 namespace holdfast {
 namespace {

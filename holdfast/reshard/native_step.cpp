@@ -10,7 +10,7 @@
 #include "holdfast/base/xxh3.h"
 #include "holdfast/checkpoint/write_plan.h"
 #include "holdfast/device/staging_ring.h"
-#include "holdfast/elastic/target_writer.h"
+#include "holdfast/reshard/target_writer.h"
 #include "holdfast/env/source_sink.h"
 #include "holdfast/shard/shard_writer.h"
 #include "holdfast/state/object_json.h"

@@ -1,8 +1,8 @@
-#include "holdfast/elastic/reshard.h"
+#include "holdfast/reshard/reshard.h"
 
 #include <filesystem>
 
-#include "holdfast/elastic/reshard_internal.h"
+#include "holdfast/reshard/reshard_internal.h"
 #include "holdfast/formats/format.h"
 #include "holdfast/inspect/attempt_path.h"
 #include "holdfast/store/location.h"

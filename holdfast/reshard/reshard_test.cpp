@@ -1,8 +1,8 @@
-#include "holdfast/elastic/reshard.h"
+#include "holdfast/reshard/reshard.h"
 
 #include <gmock/gmock.h>
 
-#include "holdfast/elastic/reshard_testing.h"
+#include "holdfast/reshard/reshard_testing.h"
 #include "holdfast/store/step_check.h"
 
 namespace holdfast::reshard_test {

@@ -1,4 +1,4 @@
-#include "holdfast/elastic/target_writer.h"
+#include "holdfast/reshard/target_writer.h"
 
 #include "holdfast/base/thread_pool.h"
 #include "holdfast/store/location.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "holdfast/base/xxh3.h"
-#include "holdfast/elastic/reshard_internal.h"
+#include "holdfast/reshard/reshard_internal.h"
 #include "holdfast/env/source_sink.h"
 #include "holdfast/store/records.h"
 

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <thread>
 
-#include "holdfast/elastic/reshard_testing.h"
+#include "holdfast/reshard/reshard_testing.h"
 #include "holdfast/env/faulty_env.h"
 #include "holdfast/env/posix_env.h"
 #include "holdfast/shard/shard_index.h"

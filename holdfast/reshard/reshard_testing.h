@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "holdfast/base/testing.h"
-#include "holdfast/elastic/reshard.h"
+#include "holdfast/reshard/reshard.h"
 #include "holdfast/env/memory_env.h"
 #include "holdfast/formats/format.h"
 #include "holdfast/formats/safetensors.h"
