@@ -14,7 +14,7 @@
 #include "bench/figures.h"
 #include "holdfast/checkpoint/restore.h"
 #include "holdfast/checkpoint/saver.h"
-#include "holdfast/corruption/repair.h"
+#include "holdfast/repair/repair.h"
 #include "holdfast/env/posix_env.h"
 #include "holdfast/env/source_sink.h"
 #include "holdfast/formats/format.h"

@@ -10,7 +10,7 @@
 #include "holdfast/cli/text.h"
 #include "holdfast/contents/patch.h"
 #include "holdfast/corruption/alter.h"
-#include "holdfast/corruption/repair.h"
+#include "holdfast/repair/repair.h"
 #include "holdfast/formats/format.h"
 #include "holdfast/store/location.h"
 

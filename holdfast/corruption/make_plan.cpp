@@ -7,7 +7,7 @@
 #include "holdfast/corruption/plan_builder.h"
 #include "holdfast/corruption/shared_storage.h"
 #include "holdfast/env/source_sink.h"
-#include "holdfast/schedule/reproducible_math.h"
+#include "holdfast/base/reproducible_math.h"
 #include "holdfast/state/sample_sequence.h"
 
 namespace holdfast {

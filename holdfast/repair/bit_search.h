@@ -8,6 +8,9 @@
 
 namespace holdfast {
 
+// The greatest probability with which other damage may pass for one flipped bit.
+inline constexpr double kMostOdds = 1e-3;
+
 // A file of n bytes has 8 n bits, and each try takes a digest of n bytes. This much takes
 // a few seconds.
 inline constexpr int64_t kMostSearched = int64_t{64} << 10;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "holdfast/base/crc32c.h"
+#include "holdfast/repair/bit_search.h"
 #include "holdfast/shard/chunk_reader.h"
 #include "holdfast/state/box_stream.h"
 #include "holdfast/state/element.h"
@@ -12,8 +13,6 @@ namespace holdfast {
 namespace {
 
 constexpr int64_t kSealWindow = int64_t{4} << 20;
-// The greatest probability with which other damage may pass for one flipped bit.
-constexpr double kMostOdds = 1e-3;
 
 size_t as_size(int64_t n) { return static_cast<size_t>(n); }
 

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <queue>
 
-#include "holdfast/schedule/reproducible_math.h"
+#include "holdfast/base/reproducible_math.h"
 
 namespace holdfast {
 namespace {

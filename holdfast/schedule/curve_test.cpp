@@ -10,7 +10,7 @@
 #include "holdfast/schedule/intervals.h"
 #include "holdfast/schedule/loss_fit.h"
 #include "holdfast/schedule/random_stream.h"
-#include "holdfast/schedule/reproducible_math.h"
+#include "holdfast/base/reproducible_math.h"
 
 namespace holdfast::curve_test {
 namespace {

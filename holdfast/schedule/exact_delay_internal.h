@@ -19,7 +19,7 @@
 #include <cmath>
 
 #include "holdfast/schedule/problem.h"
-#include "holdfast/schedule/reproducible_math.h"
+#include "holdfast/base/reproducible_math.h"
 
 namespace holdfast {
 

@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "holdfast/schedule/failure_times_internal.h"
-#include "holdfast/schedule/reproducible_math.h"
+#include "holdfast/base/reproducible_math.h"
 
 namespace holdfast {
 namespace {

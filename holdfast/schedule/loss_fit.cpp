@@ -5,7 +5,7 @@
 #include <cmath>
 #include <utility>
 
-#include "holdfast/schedule/reproducible_math.h"
+#include "holdfast/base/reproducible_math.h"
 
 namespace holdfast {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "holdfast/schedule/intervals.h"
 #include "holdfast/schedule/optimum.h"
-#include "holdfast/schedule/reproducible_math.h"
+#include "holdfast/base/reproducible_math.h"
 
 namespace holdfast {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <bit>
 
-#include "holdfast/schedule/reproducible_math.h"
+#include "holdfast/base/reproducible_math.h"
 
 namespace holdfast {
 namespace {

@@ -6,7 +6,7 @@
 #include "holdfast/schedule/intervals.h"
 #include "holdfast/schedule/policies.h"
 #include "holdfast/schedule/recommend.h"
-#include "holdfast/schedule/reproducible_math.h"
+#include "holdfast/base/reproducible_math.h"
 #include "holdfast/schedule/scheduler.h"
 
 namespace holdfast {

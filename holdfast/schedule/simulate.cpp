@@ -6,7 +6,7 @@
 
 #include "holdfast/schedule/exact_delay_internal.h"
 #include "holdfast/schedule/failure_times_internal.h"
-#include "holdfast/schedule/reproducible_math.h"
+#include "holdfast/base/reproducible_math.h"
 #include "holdfast/schedule/timeline_internal.h"
 
 namespace holdfast {

@@ -3,7 +3,7 @@
 #include <array>
 #include <cmath>
 
-#include "holdfast/schedule/reproducible_math.h"
+#include "holdfast/base/reproducible_math.h"
 #include "holdfast/schedule/weights_internal.h"
 
 namespace holdfast {

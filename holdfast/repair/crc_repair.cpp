@@ -1,4 +1,4 @@
-#include "holdfast/corruption/crc_repair.h"
+#include "holdfast/repair/crc_repair.h"
 
 #include <algorithm>
 
@@ -7,6 +7,7 @@
 #include "holdfast/base/crc32c.h"
 #include "holdfast/env/source_sink.h"
 #include "holdfast/formats/format.h"
+#include "holdfast/repair/bit_search.h"
 #include "holdfast/tensorflow/bundle_index.h"
 #include "holdfast/tensorflow/masked_crc.h"
 

@@ -1,5 +1,5 @@
 // Finds what a path names although it may be damaged.
-#include "holdfast/corruption/repair.h"
+#include "holdfast/repair/repair.h"
 #include "holdfast/formats/format.h"
 #include "holdfast/shard/step_name.h"
 #include "holdfast/store/run.h"

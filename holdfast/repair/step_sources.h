@@ -1,7 +1,7 @@
 // Opens what a step is mended from. For repair.cpp.
 #pragma once
 
-#include "holdfast/corruption/repair.h"
+#include "holdfast/repair/repair.h"
 
 namespace holdfast {
 

@@ -3,7 +3,7 @@
 
 #include <span>
 
-#include "holdfast/corruption/repair.h"
+#include "holdfast/repair/repair.h"
 
 namespace holdfast {
 

@@ -1,4 +1,4 @@
-#include "holdfast/corruption/step_sources.h"
+#include "holdfast/repair/step_sources.h"
 
 #include <algorithm>
 

@@ -12,7 +12,7 @@
 //   TensorFlow          the index file, up to kMostHeader bytes
 #pragma once
 
-#include "holdfast/corruption/repair.h"
+#include "holdfast/repair/repair.h"
 
 namespace holdfast {
 

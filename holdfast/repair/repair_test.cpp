@@ -1,5 +1,5 @@
 // Tests that damage is found and mended exactly, or refused.
-#include "holdfast/corruption/repair.h"
+#include "holdfast/repair/repair.h"
 
 #include <gtest/gtest.h>
 

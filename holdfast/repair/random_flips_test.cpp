@@ -9,7 +9,7 @@
 
 #include "holdfast/checkpoint/checkpoint_testing.h"
 #include "holdfast/contents/contents_testing.h"
-#include "holdfast/corruption/repair.h"
+#include "holdfast/repair/repair.h"
 #include "holdfast/formats/format.h"
 #include "holdfast/inspect/verify.h"
 #include "holdfast/store/step_check.h"

@@ -1,4 +1,4 @@
-#include "holdfast/schedule/reproducible_math.h"
+#include "holdfast/base/reproducible_math.h"
 
 #include <array>
 #include <bit>

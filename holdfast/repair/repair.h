@@ -17,8 +17,8 @@
 //              there, if the seals or CRCs of the file then fit.
 //
 // Other damage can pass for one flipped bit: a random change of a record of n bytes does
-// so with a probability of 8 n / 2^32. Where that is more than kMostOdds, and neither a
-// seal nor a copy confirms the result, nothing is written.
+// so with a probability of 8 n / 2^32. Where that is more than kMostOdds (bit_search.h),
+// and neither a seal nor a copy confirms the result, nothing is written.
 //
 // Whatever was mended is verified before it is kept.
 #pragma once
@@ -33,8 +33,6 @@
 #include "holdfast/repair/step_repair.h"
 
 namespace holdfast {
-
-inline constexpr double kMostOdds = 1e-3;
 
 // Something that was mended.
 struct Mended {

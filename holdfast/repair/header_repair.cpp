@@ -1,4 +1,4 @@
-#include "holdfast/corruption/header_repair.h"
+#include "holdfast/repair/header_repair.h"
 
 #include <algorithm>
 #include <optional>

@@ -1,4 +1,4 @@
-#include "holdfast/corruption/witness.h"
+#include "holdfast/repair/witness.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "holdfast/corruption/repair.h"
+#include "holdfast/repair/repair.h"
 
 #include <fmt/ranges.h>
 
@@ -6,11 +6,11 @@
 #include <map>
 
 #include "holdfast/corruption/alter.h"
-#include "holdfast/corruption/crc_repair.h"
-#include "holdfast/corruption/header_repair.h"
+#include "holdfast/repair/crc_repair.h"
+#include "holdfast/repair/header_repair.h"
 #include "holdfast/corruption/shared_storage.h"
-#include "holdfast/corruption/step_sources.h"
-#include "holdfast/corruption/witness.h"
+#include "holdfast/repair/step_sources.h"
+#include "holdfast/repair/witness.h"
 #include "holdfast/formats/format.h"
 #include "holdfast/inspect/seal_check.h"
 #include "holdfast/inspect/verify.h"
