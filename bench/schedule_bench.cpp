@@ -12,7 +12,7 @@
 #include "holdfast/schedule/optimum.h"
 #include "holdfast/schedule/policies.h"
 #include "holdfast/schedule/scheduler.h"
-#include "holdfast/schedule/simulate.h"
+#include "holdfast/simulate/simulate.h"
 
 namespace holdfast {
 namespace {

@@ -8,7 +8,7 @@
 #include "holdfast/cli/json_print.h"
 #include "holdfast/cli/schedule_report.h"
 #include "holdfast/cli/text.h"
-#include "holdfast/schedule/spec.h"
+#include "holdfast/simulate/spec.h"
 
 namespace holdfast {
 namespace {

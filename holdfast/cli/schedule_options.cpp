@@ -6,10 +6,10 @@
 #include "holdfast/env/event_log.h"
 #include "holdfast/inspect/list_runs.h"
 #include "holdfast/inspect/open_any.h"
-#include "holdfast/schedule/allocate.h"
+#include "holdfast/simulate/allocate.h"
 #include "holdfast/schedule/learn.h"
 #include "holdfast/schedule/loss_fit.h"
-#include "holdfast/schedule/spec.h"
+#include "holdfast/simulate/spec.h"
 #include "holdfast/shard/step_name.h"
 
 namespace holdfast {

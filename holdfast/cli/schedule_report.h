@@ -7,7 +7,7 @@
 #include "holdfast/cli/schedule_options.h"
 #include "holdfast/schedule/policies.h"
 #include "holdfast/schedule/recommend.h"
-#include "holdfast/schedule/simulate.h"
+#include "holdfast/simulate/simulate.h"
 
 namespace holdfast {
 

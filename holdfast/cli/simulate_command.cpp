@@ -5,7 +5,7 @@
 
 #include "holdfast/cli/command.h"
 #include "holdfast/cli/schedule_report.h"
-#include "holdfast/schedule/spec.h"
+#include "holdfast/simulate/spec.h"
 
 namespace holdfast {
 namespace {

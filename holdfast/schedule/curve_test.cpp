@@ -9,7 +9,7 @@
 #include "holdfast/base/testing.h"
 #include "holdfast/schedule/intervals.h"
 #include "holdfast/schedule/loss_fit.h"
-#include "holdfast/schedule/random_stream.h"
+#include "holdfast/base/random_stream.h"
 #include "holdfast/base/reproducible_math.h"
 
 namespace holdfast::curve_test {

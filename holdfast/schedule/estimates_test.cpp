@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "holdfast/base/testing.h"
-#include "holdfast/schedule/random_stream.h"
+#include "holdfast/base/random_stream.h"
 
 namespace holdfast {
 namespace {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "holdfast/base/testing.h"
-#include "holdfast/schedule/random_stream.h"
+#include "holdfast/base/random_stream.h"
 #include "holdfast/schedule/scheduler.h"
 
 namespace holdfast::live_test {

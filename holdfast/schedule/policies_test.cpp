@@ -9,7 +9,7 @@
 #include "holdfast/base/testing.h"
 #include "holdfast/schedule/intervals.h"
 #include "holdfast/schedule/optimum.h"
-#include "holdfast/schedule/random_stream.h"
+#include "holdfast/base/random_stream.h"
 #include "holdfast/schedule/recommend.h"
 
 namespace holdfast::policy_test {

@@ -7,7 +7,7 @@
 #include "holdfast/base/testing.h"
 #include "holdfast/schedule/optimum.h"
 #include "holdfast/schedule/policies.h"
-#include "holdfast/schedule/random_stream.h"
+#include "holdfast/base/random_stream.h"
 #include "holdfast/schedule/scheduler.h"
 
 namespace holdfast::reference_test {

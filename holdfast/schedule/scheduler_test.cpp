@@ -6,7 +6,7 @@
 
 #include "holdfast/base/testing.h"
 #include "holdfast/schedule/intervals.h"
-#include "holdfast/schedule/random_stream.h"
+#include "holdfast/base/random_stream.h"
 #include "holdfast/schedule/scheduler_testing.h"
 
 namespace holdfast {

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "holdfast/schedule/timeline_internal.h"
+#include "holdfast/simulate/timeline_internal.h"
 
 namespace holdfast {
 

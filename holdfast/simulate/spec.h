@@ -5,8 +5,8 @@
 
 #include <string_view>
 
-#include "holdfast/schedule/simulate.h"
-#include "holdfast/schedule/tiers.h"
+#include "holdfast/simulate/simulate.h"
+#include "holdfast/simulate/tiers.h"
 
 namespace holdfast {
 

@@ -1,4 +1,4 @@
-#include "holdfast/schedule/tiers.h"
+#include "holdfast/simulate/tiers.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "holdfast/schedule/failure_times_internal.h"
+#include "holdfast/simulate/failure_times_internal.h"
 #include "holdfast/base/reproducible_math.h"
 
 namespace holdfast {

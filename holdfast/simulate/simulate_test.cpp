@@ -1,16 +1,16 @@
 // Tests the simulator against a simple one that goes from event to event and against
 // closed forms; and tests allocation and tiers.
-#include "holdfast/schedule/simulate.h"
+#include "holdfast/simulate/simulate.h"
 
 #include <bit>
 #include <cmath>
 
 #include "holdfast/base/testing.h"
-#include "holdfast/schedule/allocate.h"
+#include "holdfast/simulate/allocate.h"
 #include "holdfast/schedule/intervals.h"
 #include "holdfast/schedule/policies.h"
-#include "holdfast/schedule/random_stream.h"
-#include "holdfast/schedule/tiers.h"
+#include "holdfast/base/random_stream.h"
+#include "holdfast/simulate/tiers.h"
 
 namespace holdfast::simulate_test {
 namespace {

@@ -1,5 +1,5 @@
 // The generator is xoshiro256++ by Blackman and Vigna, seeded by splitmix64.
-#include "holdfast/schedule/random_stream.h"
+#include "holdfast/base/random_stream.h"
 
 #include <bit>
 

@@ -1,13 +1,13 @@
 // Simulates runs of a job under several schedules and summarises them.
-#include "holdfast/schedule/simulate.h"
+#include "holdfast/simulate/simulate.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "holdfast/schedule/exact_delay_internal.h"
-#include "holdfast/schedule/failure_times_internal.h"
+#include "holdfast/simulate/failure_times_internal.h"
 #include "holdfast/base/reproducible_math.h"
-#include "holdfast/schedule/timeline_internal.h"
+#include "holdfast/simulate/timeline_internal.h"
 
 namespace holdfast {
 namespace {

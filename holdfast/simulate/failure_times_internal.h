@@ -5,8 +5,8 @@
 #include <queue>
 #include <vector>
 
-#include "holdfast/schedule/random_stream.h"
-#include "holdfast/schedule/simulate.h"
+#include "holdfast/base/random_stream.h"
+#include "holdfast/simulate/simulate.h"
 
 namespace holdfast {
 

@@ -1,4 +1,4 @@
-#include "holdfast/schedule/spec.h"
+#include "holdfast/simulate/spec.h"
 
 #include <charconv>
 #include <cmath>

@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "holdfast/schedule/cadence.h"
-#include "holdfast/schedule/spec.h"
+#include "holdfast/simulate/spec.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace holdfast;

@@ -1,4 +1,4 @@
-#include "holdfast/schedule/allocate.h"
+#include "holdfast/simulate/allocate.h"
 
 #include <cmath>
 #include <queue>
