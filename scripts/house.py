@@ -1,0 +1,102 @@
+"""Counts the house: lines, parts, dependencies, and what exists more than once.
+
+    python3 scripts/house.py [--json] [BUILD]
+
+BUILD is a configured build folder (build/check), for the dependencies of the parts. What must be zero is
+held by tests: tests/arrows/check_includes.py and tests/scripts/house_test.py.
+"""
+
+import argparse
+import collections
+import json
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+NOT_PRODUCT = re.compile(r"(_test|_bench|_fuzz)\.cpp$|testing\.(h|cpp)$")
+MOST_DEPENDENCIES = 12
+LONG = 400  # lines of a file
+
+
+def lines_of(files: list[Path]) -> int:
+    return sum(file.read_text().count("\n") for file in files)
+
+
+def cpp_product() -> list[Path]:
+    files = [*ROOT.glob("holdfast/**/*.h"), *ROOT.glob("holdfast/**/*.cpp"),
+             *ROOT.glob("python/src/*.h"), *ROOT.glob("python/src/*.cpp")]
+    return [file for file in files if not NOT_PRODUCT.search(file.name)]
+
+
+def python_product() -> list[Path]:
+    return list(ROOT.glob("python/holdfast/**/*.py"))
+
+
+def tests() -> list[Path]:
+    return list(ROOT.glob("python/tests/**/*.py"))
+
+
+def dependencies(build: Path) -> dict[str, list[str]]:
+    """The parts that each part declares, its tests' own not counted."""
+    rows = [line.split("|")[0].split() for line in (build / "arrows.txt").read_text().splitlines()]
+    return {name: deps for name, _layer, *deps in rows}
+
+
+def names_twice(files: list[Path]) -> dict[str, int]:
+    """Functions at the top of files, by name, that more than one file of Python defines."""
+    found: collections.Counter[str] = collections.Counter()
+    for file in files:
+        found.update(set(re.findall(r"^def (\w+)\(", file.read_text(), re.M)))
+    return {name: count for name, count in found.items() if count > 1 and name != "main"
+            and not name.startswith("test_")}
+
+
+def doubles() -> list[str]:
+    """Mechanisms that once existed twice, and do again."""
+    faults = []
+    for file in ROOT.glob("holdfast/corruption/*"):
+        if re.search(r"repair|mend|witness", file.name):
+            faults.append(f"{file.relative_to(ROOT)}: mends; expected it in holdfast/repair")
+    tables = [file for file in ROOT.glob("holdfast/**/*.cpp") if not NOT_PRODUCT.search(file.name)
+              and file.read_text().count("self_attn.q_proj.weight") > 0]
+    faults += [f"{file.relative_to(ROOT)}: has names of tensors; expected them in "
+               "holdfast/models/tensor_tables.cpp" for file in tables
+               if file.name != "tensor_tables.cpp"]
+    return faults
+
+
+def count(build: Path | None) -> dict[str, int]:
+    cpp, python, helpers = cpp_product(), python_product(), names_twice(tests())
+    counted = {
+        "lines of product C++": lines_of(cpp),
+        "lines of product Python": lines_of(python),
+        f"files of {LONG} lines or more": sum(lines_of([file]) >= LONG for file in cpp + python),
+        "parts": len(list(ROOT.glob("holdfast/*/CMakeLists.txt"))),
+        "names of helpers that several tests define": len(helpers),
+        "definitions of these": sum(helpers.values()),
+        "mechanisms that exist twice again": len(doubles()),
+    }
+    if build is not None:
+        many = [name for name, deps in dependencies(build).items() if len(deps) > MOST_DEPENDENCIES]
+        counted[f"parts with more than {MOST_DEPENDENCIES} dependencies"] = len(many)
+        counted["test programs"] = len(list(build.glob("holdfast/*/*_test")))
+    return counted
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Counts lines, parts, dependencies and doubles.")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("build", nargs="?", type=Path, help="a configured build folder")
+    options = parser.parse_args()
+    counted = count(options.build)
+    if options.json:
+        print(json.dumps(counted, indent=2))
+        return
+    for name, number in counted.items():
+        print(f"{number:>8,}  {name}")
+    for fault in doubles():
+        print(fault)
+
+
+if __name__ == "__main__":
+    main()
