@@ -1,6 +1,7 @@
 // Writes the index of a TensorFlow checkpoint (the format is in table_reader.h).
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
