@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import holdfast
+from holdfast.torch.values import global_generators
 from holdfast.torch.values.generators import capture, restore
 
 
@@ -122,6 +123,24 @@ def test_every_move_of_pythons_generator_is_seen():
         random.seed(99)
         restore_python(captured)
         assert random.getstate() == want
+
+
+def test_every_move_of_torchs_generator_is_seen():
+    """A second Gaussian uses no word of the generator, and is as long as a float or a double."""
+    state = torch.get_rng_state()
+    small, large = torch.empty(1), torch.empty(1, dtype=torch.float64)
+    moves = [lambda: None, small.normal_, small.normal_, lambda: None, large.normal_, small.normal_,
+             small.uniform_, large.normal_, lambda: torch.manual_seed(3), lambda: torch.randn(40),
+             lambda: torch.set_rng_state(state), lambda: torch.randperm(5), lambda: torch.rand(700)]
+    for number, move in enumerate(moves):
+        move()
+        assert capture()["torch"] == bytes(torch.get_rng_state().numpy()), number
+
+
+def test_the_memory_of_torchs_generator_is_understood_in_this_version_of_torch():
+    """Without that, every look at the generator would ask for its state: right, and slower."""
+    capture()
+    assert global_generators._find_torch_words() >= 0
 
 
 def restore_python(captured):

@@ -57,7 +57,7 @@ class FlatCopy:
 
     def data(self) -> bytes:
         """The bytes of the copy."""
-        return self._block.numpy().tobytes()
+        return self._block.numpy().tobytes() if self._views else b""
 
     def load(self, data: bytes) -> None:
         """Makes these bytes the copy; ValueError if they are of other tensors."""

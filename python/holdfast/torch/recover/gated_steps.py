@@ -84,8 +84,17 @@ class GatedSteps:
             self._trail.function = _SAVE
             self._trail.returned(None)
 
+    def _run_alone(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Makes a step of a job of one rank: if it dies, nobody is left who could go on."""
+        self._membership.leave_if_told()
+        result = function(*args, **kwargs)
+        self._link.note_commit()
+        return result
+
     def _run(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         self._prepare()
+        if self._membership.gate is None:
+            return self._run_alone(function, args, kwargs)
         skipped = self._skip("run", name)
         if skipped is not None:
             return skipped.result
@@ -172,10 +181,9 @@ class GatedSteps:
 
     def _end_run(self, result: Any) -> Any:
         self._start.look(self._trail.function)
-        if self._membership.gate is not None:
-            self._trail.returned(result)
-            if self._trail.has_more_runs or not self._updates or self._membership.is_broken:
-                self._refresh()
+        self._trail.returned(result)
+        if self._trail.has_more_runs or not self._updates or self._membership.is_broken:
+            self._refresh()
         return result
 
     def _refresh(self) -> None:
@@ -217,12 +225,12 @@ class GatedSteps:
 
     def _pass_gate(self, *, updates: bool) -> None:
         gate = self._membership.gate
-        if gate is None:
-            return self._commit()
+        assert gate is not None
         self._groups.wait_for_calls()
         updates = self._start.look_at_gate(self._trail.function) or updates
-        is_top = self._trail.is_top(self._records.has_moved(), updates)
-        made = self._records.make_at_gate(self._trail.calls, is_top=is_top)
+        record = self._records.capture()
+        is_top = self._trail.is_top(self._records.has_moved(record), updates)
+        made = self._records.make_at_gate(record, self._trail.calls, is_top=is_top)
         reach("gate")
         try:
             if self._groups.failure is not None:
@@ -260,7 +268,7 @@ class GatedSteps:
         """Before the first step: DDP must have made its buckets before a step can be repeated."""
         if self._groups.is_recording:
             self._groups.is_recording = False
-            if not self._link.is_replacement:
+            if not (self._link.is_replacement or self._membership.gate is None):
                 self._buckets.ensure()
 
     def _guard(self, scaler: Any) -> None:

@@ -245,7 +245,7 @@ class SwapGroup(dist.ProcessGroup):
         cut_sockets(self._sockets)
 
     def wait_for_calls(self) -> None:
-        for call in list(self._waiting):
+        for call in list(self._waiting) if self._waiting else ():
             call.wait()
 
     def pending(self) -> list[Call]:

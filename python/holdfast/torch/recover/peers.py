@@ -11,7 +11,8 @@ from holdfast import _native
 from holdfast.torch.loop.resume import missing_or_reshaped
 from holdfast.torch.recover.flat_copy import FlatCopy
 from holdfast.torch.recover.group import missing_group
-from holdfast.torch.recover.records import Records, pack_record, start_of, unpack_record
+from holdfast.torch.recover.record_bytes import pack_record, unpack_record
+from holdfast.torch.recover.records import Records, start_of
 from holdfast.torch.recover.trail import Call, unpack_calls
 from holdfast.torch.state import gradients
 from holdfast.torch.state.ddp_buckets import BucketOrders

@@ -7,19 +7,17 @@ it draws from. If the rank dies in between, the record is of the gate, and what 
 changing since then is named as not exact.
 """
 
-import struct
 from typing import Any
 
 import torch
 
-from holdfast import _native
 from holdfast.torch.recover.flat_copy import FlatCopy
 from holdfast.torch.recover.kept_gradients import MOST_BYTES
+from holdfast.torch.recover.record_bytes import States, pack_record, unpack_record
 from holdfast.torch.recover.trail import Call, pack_calls
 from holdfast.torch.state import gradients
+from holdfast.torch.state.peer_step import Record
 from holdfast.torch.state.training_state import TrainingState
-
-_HEAD = struct.Struct("<Q")  # the length of the values, which the bytes of the tensors follow
 
 
 class Records:
@@ -28,7 +26,7 @@ class Records:
     def __init__(self, state: TrainingState, kept: dict[str, bool]) -> None:
         """`kept` says whether gradients are part of a record (KeptGradients)."""
         self._state, self._kept_gradients = state, kept
-        self._flat = FlatCopy([])
+        self._flat, self._states = FlatCopy([]), States()
         self._versions: list[int] = []
         self.newest = b""
         self.is_at_end = False  # the newest was made at the end of a step or run
@@ -40,9 +38,17 @@ class Records:
         # The values when the loop took its last batch, or None if that was before the first step.
         self._at_top: dict[str, Any] | None = None
 
-    def has_moved(self) -> bool:
-        """Whether the loader gave batches since the newest record."""
-        return bool(self.values) and self._state.peers.loader_state() != _loader_state(self.values)
+    def capture(self) -> Record:
+        """What only this rank has, now. Nothing is copied yet."""
+        return self._state.peers.record(self._state.gradients,
+                                        MOST_BYTES if self._kept_gradients["are kept"] else 0)
+
+    def has_moved(self, record: Record | None = None) -> bool:
+        """Whether the loader gave batches between the newest record and that one, or now."""
+        if not self.values:
+            return False
+        now = self._state.peers.loader_state() if record is None else _loader_state(record.values)
+        return now != _loader_state(self.values)
 
     def note_top(self, generators: dict[str, Any]) -> bool:
         """Notes the generators where the loop begins a step. True if it has drawn since the record."""
@@ -51,19 +57,19 @@ class Records:
         if top == self.values["at top"]:
             return False
         self.values["at top"] = top
-        self.newest = pack_record(self.values, self.data)
+        self.newest = pack_record(self.values, self.data, self._states)
         return True
 
-    def make_at_gate(self, calls: list[Call], *, is_top: bool) -> "Made":
+    def make_at_gate(self, record: Record, calls: list[Call], *, is_top: bool) -> "Made":
         """The record for the gate of an update; `is_top` if it is the first at a new batch."""
         top = self._at_top
         if is_top:
             calls, top = [], start_of(self.values) if self.values else None
-        return self._make(calls, top, must_copy=True)
+        return self._make(record, calls, top, must_copy=True)
 
     def make_at_end(self, calls: list[Call]) -> bytes:
         """The record at the end of a step, or of a run that others follow."""
-        self._take(self._make(calls, self._at_top, must_copy=False))
+        self._take(self._make(self.capture(), calls, self._at_top, must_copy=False))
         self.is_at_end = self.is_open = True
         return self.newest
 
@@ -104,13 +110,11 @@ class Records:
         gate = self.at_gate.get("things", {})
         return [key for key, tree in self.values["things"].items() if gate.get(key) != tree]
 
-    def _make(self, calls: list[Call], top: Any, *, must_copy: bool) -> "Made":
-        record = self._state.peers.record(self._state.gradients,
-                                          MOST_BYTES if self._kept_gradients["are kept"] else 0)
+    def _make(self, record: Record, calls: list[Call], top: Any, *, must_copy: bool) -> "Made":
         values = {**record.values, "top": top, "at top": None,
                   "calls": pack_calls(calls, on_cpu_only=True)}
         data = self._copy(record.tensors, must_copy)
-        return Made(values, data, pack_record(values, data))
+        return Made(values, data, pack_record(values, data, self._states))
 
     def _copy(self, tensors: list[torch.Tensor], must_copy: bool) -> bytes:
         """The bytes of the tensors. Reading a GPU takes time: unchanged ones are not read again."""
@@ -130,19 +134,6 @@ class Made:
 
     def __init__(self, values: dict[str, Any], data: bytes, packed: bytes) -> None:
         self.values, self.data, self.packed = values, data, packed
-
-
-def pack_record(values: dict[str, Any], data: bytes) -> bytes:
-    """The values of a record and the bytes of its tensors, as bytes."""
-    text = _native.encode_objects(values)
-    return _HEAD.pack(len(text)) + text + data
-
-
-def unpack_record(packed: bytes) -> tuple[dict[str, Any], bytes]:
-    """The values of a record, and the bytes of its tensors."""
-    (length,) = _HEAD.unpack_from(packed)
-    end = _HEAD.size + length
-    return _native.decode_objects(packed[_HEAD.size:end]), packed[end:]
 
 
 def start_of(values: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from holdfast.torch.state.module_names import Entry
 from holdfast.torch.values.dotted_names import join
+from holdfast.torch.values.tree_leaves import TYPE
 from holdfast.torch.values.trees import pack, unpack
 
 # How a step is computed is the live optimizer's choice, not the checkpoint's.
@@ -76,7 +77,17 @@ def remove_global_state(key: str, optimizer: Optimizer, objects: Mapping[str, An
 def group_options(key: str, group: Mapping[str, Any]) -> Any:
     """The options of a group, as plain values."""
     kept = {k: v for k, v in group.items() if k not in _LIVE_OPTIONS}
+    if all(map(_is_plain, kept, kept.values())):  # as pack() would return them
+        return kept
     return pack(kept, join("optimizer", key, "group"), inline=_ANY_SIZE).tree
+
+
+def _is_plain(key: Any, value: Any) -> bool:
+    """True for an option that is its own packed form."""
+    kind = type(value)
+    return type(key) is str and key.isascii() and key != TYPE and (
+        kind in (bool, float, type(None)) or kind is int and abs(value) < _ANY_SIZE
+        or kind is tuple and all(type(one) is float for one in value))
 
 
 def check_options(names: list[str], options: Mapping[str, Any]) -> None:

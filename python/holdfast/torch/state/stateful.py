@@ -51,7 +51,11 @@ class Stateful:
 
     def capture(self) -> tuple[Any, list[Piece]]:
         """The object's plain values and its tensors as they are now. Nothing is copied."""
-        packed = pack(state_of(self._thing), self.key)
+        state = state_of(self._thing)
+        if self.empty is None and type(state) is dict and not state:  # most of Holdfast's own
+            self._known = {}
+            return {}, []
+        packed = pack(state, self.key)
         if self.empty is not None and self.empty.look(self._thing, packed.tree):
             _log.warning("%s: its state_dict() is empty, and it holds something: nothing of it is "
                          "saved; expected a state_dict() with what a resumed run needs", self.key)

@@ -1,5 +1,6 @@
 """Element types of the store and of torch, and tensors as bytes."""
 
+import ctypes
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -42,6 +43,9 @@ def named_dtype(name: str) -> torch.dtype:
 
 def bytes_of(tensor: torch.Tensor) -> bytes:
     """The elements of a tensor, in order, as bytes."""
+    if type(tensor) is torch.Tensor and tensor.is_cpu and tensor.is_contiguous() and not (
+            tensor.is_conj() or tensor.is_neg()):
+        return ctypes.string_at(tensor.data_ptr(), tensor.nbytes)
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
 

@@ -5,7 +5,6 @@ every CUDA device (once CUDA is in use), and those that the caller names. The nu
 kept with them, because a sum over many elements has other bits on another number of threads.
 """
 
-import ctypes
 import random
 import struct
 import sys
@@ -15,11 +14,18 @@ from typing import Any
 
 import torch
 
+from holdfast.torch.values.global_generators import (
+    GlobalCuda,
+    GlobalNumpy,
+    GlobalPython,
+    GlobalTorch,
+    pack_python,
+    state_bytes,
+)
 from holdfast.torch.values.trees import pack, unpack
 
 _ANY_SIZE = 1 << 62
 _BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
-_LOW64 = (1 << 64) - 1
 _BLOCK = 624  # words that a Mersenne twister makes at once
 _NEXT = struct.Struct("<QiiQ")  # the beginning of torch's state for the CPU, up to its position
 
@@ -33,7 +39,7 @@ def capture(extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
     return {
         "python": _pythons.capture(),
         "numpy": None if numpy is None else _numpys.capture(numpy),
-        "torch": _bytes(torch.default_generator.get_state()),
+        "torch": _torchs.capture(),
         "cuda": _cudas.capture(),
         "extra": {name: capture_one(name, one) for name, one in (extra or {}).items()},
         "threads": torch.get_num_threads(),
@@ -142,9 +148,9 @@ def capture_one(name: str, one: Any) -> Any:
     """The state of one generator as plain values; TypeError, with the name, for another object."""
     numpy = _numpy()
     if isinstance(one, torch.Generator):
-        return ("torch", _bytes(one.get_state()))
+        return ("torch", state_bytes(one.get_state()))
     if isinstance(one, random.Random):
-        return ("python", _pack_python(one.getstate()))
+        return ("python", pack_python(one.getstate()))
     if numpy is not None and isinstance(one, numpy.random.Generator):
         return ("numpy", _pack(one.bit_generator.state))
     if numpy is not None and isinstance(one, numpy.random.RandomState):
@@ -199,11 +205,6 @@ def _restore_one(name: str, one: Any, saved: tuple[str, Any]) -> None:
         one.set_state(unpack(state, {}))
 
 
-def _pack_python(state: tuple[Any, ...]) -> tuple[int, bytes, float | None]:
-    version, words, gauss = state
-    return version, struct.pack(f"<{len(words)}Q", *words), gauss
-
-
 def _unpack_python(saved: tuple[int, bytes, float | None]) -> tuple[Any, ...]:
     version, words, gauss = saved
     return version, struct.unpack(f"<{len(words) // 8}Q", words), gauss
@@ -213,114 +214,8 @@ def _pack(state: Any) -> Any:
     return pack(state, "generator", inline=_ANY_SIZE).tree
 
 
-class _GlobalPython:
-    """The state of Python's global generator, asked for only after something was drawn from it.
-
-    A draw shows in the words that the generator keeps in memory, except for a second Gaussian,
-    which it keeps apart.
-    """
-
-    def __init__(self) -> None:
-        self._words = b""  # as they were at the last capture; empty if they are not known
-        self._packed: Any = None
-
-    def capture(self) -> Any:
-        if self._words and self._words == self._words_now():
-            return self._packed
-        state = random.getstate()
-        self._packed = _pack_python(state)
-        self._words = b"" if state[2] is not None else self._known_words(state[1])
-        return self._packed
-
-    def _known_words(self, state: tuple[int, ...]) -> bytes:
-        """The words in memory, if they are laid out as expected; else none."""
-        if len(state) != 625 or sys.getsizeof(random._inst) < object.__basicsize__ + 625 * 4:
-            return b""
-        words = struct.pack("<I624I", state[-1], *state[:-1])
-        return words if words == self._words_now() else b""
-
-    @staticmethod
-    def _words_now() -> bytes:
-        """How many words are used up, and 624 words; they follow the header of the object."""
-        if random._inst.gauss_next is not None:
-            return b""
-        return ctypes.string_at(id(random._inst) + object.__basicsize__, 625 * 4)
-
-
-class _GlobalNumpy:
-    """The state of NumPy's global generator, asked for only after something was drawn from it.
-
-    Asking takes longer than for all other generators together, and most training never draws
-    from it. A draw shows in the words that the generator keeps in memory, unless a second
-    Gaussian, which it keeps apart, is still to be drawn.
-    """
-
-    def __init__(self) -> None:
-        self._source: Any = None  # the bit generator of the last capture
-        self._place = 0  # the address of its words
-        self._words = b""  # as they were at the last capture; empty if they are not known
-        self._packed: Any = None
-
-    def capture(self, numpy: Any) -> Any:
-        source = numpy.random.get_bit_generator()
-        if source is self._source and self._words and self._words == _words_at(self._place):
-            return self._packed
-        state = numpy.random.get_state(legacy=False)
-        self._source, self._packed = source, _pack(state)
-        self._place = source.ctypes.state_address
-        self._words = b"" if state.get("has_gauss") else self._known_words(state)
-        return self._packed
-
-    def _known_words(self, state: Mapping[str, Any]) -> bytes:
-        """The words in memory, if they are laid out as expected; else none."""
-        if state["bit_generator"] != "MT19937":
-            return b""
-        inner = state["state"]
-        words = inner["key"].tobytes() + struct.pack("i", inner["pos"])
-        return words if words == _words_at(self._place) else b""
-
-
-def _words_at(place: int) -> bytes:
-    """624 words of the generator, and how many of them are used up."""
-    return ctypes.string_at(place, 625 * 4)
-
-
-class _GlobalCuda:
-    """The states of the generators of all CUDA devices.
-
-    A state is the seed and the offset, 8 bytes each. Reading these two numbers takes a tenth of
-    the time of get_state(), which is called only once, to see that it agrees.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[Any, bool] = {}  # generator: whether its state is those two numbers
-
-    def capture(self) -> list[bytes]:
-        if not torch.cuda.is_initialized():
-            return []
-        return [self._state_of(one) for one in torch.cuda.default_generators]
-
-    def _state_of(self, generator: torch.Generator) -> bytes:
-        known = self._known.get(generator)
-        if known:
-            return _seed_and_offset(generator)
-        state = _bytes(generator.get_state())
-        if known is None:
-            self._known[generator] = state == _seed_and_offset(generator)
-        return state
-
-
-def _seed_and_offset(generator: torch.Generator) -> bytes:
-    return struct.pack("<Qq", generator.initial_seed() & _LOW64, generator.get_offset())
-
-
-_pythons = _GlobalPython()
-_cudas = _GlobalCuda()
-_numpys = _GlobalNumpy()
-
-
-def _bytes(state: torch.Tensor) -> bytes:
-    return ctypes.string_at(state.data_ptr(), state.numel())
+_pythons, _torchs, _cudas = GlobalPython(), GlobalTorch(), GlobalCuda()
+_numpys = GlobalNumpy(_pack)
 
 
 def _tensor(state: bytes) -> torch.Tensor:
