@@ -71,7 +71,6 @@ PAIRS, BLOCK = 20, 5  # pairs, and steps of each half of one
 
 HOLDFAST = Way("Holdfast", "holdfast", ("--every", "auto"))
 PLAIN = Way("nothing fails, nothing is saved", "torchrun", ("--every", "never"))
-# Sums of DDP differ in their last bits between the launchers: it orders its buckets earlier here.
 CALM = Way("Holdfast, nothing fails", "holdfast", HOLDFAST.options)
 RIVALS = {
     "checkfreq": Way("CheckFreq", "torchrun", ("--every", "checkfreq")),

@@ -92,7 +92,7 @@ class GatedSteps:
         return result
 
     def _run(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        self._prepare()
+        self._groups.is_recording = False
         if self._membership.gate is None:
             return self._run_alone(function, args, kwargs)
         skipped = self._skip("run", name)
@@ -122,8 +122,13 @@ class GatedSteps:
                 self._link.agree(self._status)
             finally:
                 self._phase, self._groups.may_repeat = "between", False
-            if why := self._start.restore():
+            if why := self._start.restore() or self._why_not_again():
                 self._membership.ask_to_restart(ValueError(f"ck.run({name}): {why}"))
+
+    def _why_not_again(self) -> str:
+        """Why a step cannot be made again; "" if it can."""
+        modules = self._buckets.unsettled()
+        return f"DDP had not made the buckets of {', '.join(modules)} for good" if modules else ""
 
     def step(self, step: int) -> bool:
         """Notes that a step is done. False if the others have done it already."""
@@ -181,6 +186,7 @@ class GatedSteps:
 
     def _end_run(self, result: Any) -> Any:
         self._start.look(self._trail.function)
+        self.save(self._buckets.settle)
         self._trail.returned(result)
         if self._trail.has_more_runs or not self._updates or self._membership.is_broken:
             self._refresh()
@@ -263,13 +269,6 @@ class GatedSteps:
         gate = self._membership.gate
         assert gate is not None
         return {"committed": gate.committed, "ready": gate.ready, "begun": self._phase == "step"}
-
-    def _prepare(self) -> None:
-        """Before the first step: DDP must have made its buckets before a step can be repeated."""
-        if self._groups.is_recording:
-            self._groups.is_recording = False
-            if not (self._link.is_replacement or self._membership.gate is None):
-                self._buckets.ensure()
 
     def _guard(self, scaler: Any) -> None:
         """Lets scaler.update() pass the gate: a GradScaler that skips an update calls no hook."""

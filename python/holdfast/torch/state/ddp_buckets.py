@@ -10,6 +10,8 @@ of buckets for one more pass. So:
      it, as hooks of our own have seen it in the first pass that reduces.
   2. On resume, every rank of the group makes gradients of zeros ready in that order and has DDP
      rebuild its buckets, which is what the second pass would have done.
+  3. If steps may be made again (recover/), DDP rebuilds its buckets at the end of the step with its
+     first pass, and not in the next one.
 
 With static_graph=True, DDP makes one more pass before, which only counts hooks.
 """
@@ -78,14 +80,18 @@ class BucketOrders:
         for (_, order), flag in zip(self._orders, flags, strict=True):
             order.ddp.require_forward_param_sync = flag
 
-    def ensure(self) -> None:
-        """Has DDP rebuild buckets now that it would rebuild after its first pass.
+    def settle(self) -> None:
+        """Has DDP rebuild buckets now that it would rebuild at the next forward pass.
 
         For steps that may have to be made again: DDP rebuilds its buckets once, and would not do
-        it again. A collective call.
+        it again. A collective call, made by all ranks behind the same pass.
         """
         for _, order in self._orders:
-            order.ensure()
+            order.settle()
+
+    def unsettled(self) -> list[str]:
+        """The modules that have made gradients and will rebuild their buckets at a later pass."""
+        return [name or "model" for name, order in self._orders if order.is_unsettled]
 
     def close(self) -> None:
         """Removes the hooks that are still there."""
@@ -106,6 +112,7 @@ class _BucketOrder:
         rebuilds = ddp.static_graph or not ddp.find_unused_parameters
         self._rebuilds = rebuilds and bool(self._parameters)
         self._hooks: list[Any] = []
+        self._is_settled = False  # buckets were rebuilt behind a pass of this process
         if self._rebuilds:
             self._watch()
 
@@ -146,10 +153,16 @@ class _BucketOrder:
         self._order = order
         return None
 
-    def ensure(self) -> None:
-        """Rebuilds the buckets in the reverse order of declaration, if they are not rebuilt."""
-        if self._known() is None:
-            self.restore(self._names[::-1])
+    @property
+    def is_unsettled(self) -> bool:
+        """True between the first gradients and the rebuilding of the buckets."""
+        return not self._is_settled and self._order is None and bool(self._seen)
+
+    def settle(self) -> None:
+        """Rebuilds the buckets, if DDP has seen the order of gradients; once."""
+        if self.is_unsettled:
+            is_rebuilt = self.ddp.reducer._rebuild_buckets()
+            self._is_settled = is_rebuilt or len(self._seen) >= self._wanted
 
     def forget(self) -> None:
         for hook in self._hooks:

@@ -1,0 +1,31 @@
+"""DDP under `holdfast launch`: steps of ck.run() have the bits of a plain loop, hooks and all."""
+
+import json
+
+import pytest
+from hooked import STEPS, train_in_turn
+from ranks import run_ranks
+from recovered_jobs import SCRIPT, launch
+
+
+def train_under_launcher(tmp_path, ranks, *arguments):
+    run, script = tmp_path / "run", SCRIPT.parent / "hooked.py"
+    code, said = launch([script, run, *arguments], ranks=ranks, said=tmp_path / "said", timeout=100)
+    assert code == 0, said
+    return [json.loads((tmp_path / f"run.end.{rank}").read_text()) for rank in range(ranks)], said
+
+
+@pytest.mark.parametrize("hook", ["none", "static"])
+def test_three_ranks_have_the_bits_of_plain_ddp_from_the_first_step_on(tmp_path, hook):
+    """DDP orders its buckets by the first pass, and on three ranks the order changes bits."""
+    plain = run_ranks(3, train_in_turn, hook)
+    found, said = train_under_launcher(tmp_path, 3, hook)
+    assert found == plain
+    assert len({*plain[0]["digests"]}) == STEPS and "called after the update" not in said, said
+
+
+def test_a_death_before_ddp_has_its_buckets_for_good_restarts_all_ranks(tmp_path):
+    plain = run_ranks(2, train_in_turn, "static")
+    found, said = train_under_launcher(tmp_path, 2, "static", "1:1")
+    assert "all ranks start again" in said and "had not made the buckets of model" in said, said
+    assert found == plain
