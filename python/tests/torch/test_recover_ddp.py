@@ -24,6 +24,15 @@ def test_three_ranks_have_the_bits_of_plain_ddp_from_the_first_step_on(tmp_path,
     assert len({*plain[0]["digests"]}) == STEPS and "called after the update" not in said, said
 
 
+def test_power_sgd_trains_as_without_holdfast_and_a_rank_with_it_is_replaced_exactly(tmp_path):
+    plain = run_ranks(2, train_in_turn, "power")
+    assert plain[0]["count"] == STEPS
+    (survivor, replacement), said = train_under_launcher(tmp_path, 2, "power", "1:4")
+    assert "step 4 goes on after" in said and "replica, exact, 0 steps lost" in said, said
+    assert survivor == plain[0]
+    assert replacement == {**plain[1], "digests": [None] * 4 + plain[1]["digests"][4:]}
+
+
 def test_a_death_before_ddp_has_its_buckets_for_good_restarts_all_ranks(tmp_path):
     plain = run_ranks(2, train_in_turn, "static")
     found, said = train_under_launcher(tmp_path, 2, "static", "1:1")

@@ -39,6 +39,20 @@ class _Waiter(threading.Thread):
             raise self._error
 
 
+class _Future(torch.futures.Future[Any]):
+    """The result of a call.
+
+    A communication hook may make other calls in what it passes to then(), and wait for them, as
+    PowerSGD does. Gloo completes futures in two threads of its own. If both were to wait there, nothing
+    would complete what they wait for. And ranks would make the calls of two buckets in different
+    orders. So then() waits here, in the thread of the hook.
+    """
+
+    def then(self, callback: Callable[[Any], Any]) -> Any:
+        self.wait()
+        return super().then(callback)
+
+
 class Call(dist._Work):
     """A call that was passed to the inner group. If it fails, it completes with zeros.
 
@@ -98,7 +112,7 @@ class Call(dist._Work):
         if self._is_on_gpu():
             return self._inner.get_future().then(self._value_of)
         if self._future is None:
-            self._future = torch.futures.Future()
+            self._future = _Future()
             self._inner.get_future().add_done_callback(self._complete)
         return self._future
 
