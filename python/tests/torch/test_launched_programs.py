@@ -1,6 +1,11 @@
 """What programs under `holdfast launch` may do with process groups and gradients."""
 
-from recovered_jobs import launch
+import json
+
+import pytest
+import staged
+from ranks import run_ranks
+from recovered_jobs import SCRIPT, launch
 
 EXCHANGE = """
 import torch
@@ -26,6 +31,16 @@ def test_ranks_may_receive_before_they_send_and_groups_that_are_destroyed_are_le
     assert code == 0, said
     for rank in (0, 1):
         assert f"heard [{1 - rank:.1f}, {1 - rank:.1f}] groups 1\n" in said, said
+
+
+@pytest.mark.parametrize("how", ["warms up", "plain"])
+def test_stages_may_train_before_the_first_run_and_without_one(tmp_path, how):
+    """While start-up is recorded, a call of one stage must not wait for a later one of another."""
+    code, said = launch(["--hang", 30, SCRIPT.parent / "staged.py", tmp_path / "run", how], ranks=2,
+                        said=tmp_path / "said", timeout=60)
+    assert code == 0, said
+    found = [json.loads((tmp_path / f"run.end.{rank}").read_text()) for rank in (0, 1)]
+    assert found == run_ranks(2, staged.train, None, how)
 
 
 SPARSE = """
