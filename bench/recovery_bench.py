@@ -11,6 +11,8 @@ kills     Ranks are killed one after the other, at random times. Measured is the
           torchrun loses since that checkpoint is not in this time; it is counted beside it.
 cost      Two ranks, nobody dies: steps with ck.run() and steps without Holdfast take turns in the
           same processes. And the memory that recovery takes, in all processes of a job.
+short     The same for steps of about 10 ms, with two ranks and with one: what a step costs whatever the
+          model is.
 totals    Every way meets the same kills, at times drawn from an exponential distribution with a
           seed: its total time, its steps, its memory, its final loss. With torchft the survivors go
           on without the killed rank; so the time from the kill until its new process has done a step
@@ -47,7 +49,7 @@ from pathlib import Path
 
 import holdfast
 from failures_bench import mean_interval
-from paired import interval
+from paired import difference, interval
 from recovery_figures import Figures
 from recovery_jobs import HOROVOD, ROOT, Job, Plan, Ran, Way, exponential_times
 from recovery_page import by_way as rows_by_way
@@ -65,9 +67,11 @@ STEPS, MTBF = 160, 15.0  # of a job that is killed as others are
 PATIENCE = 1.0
 BAR_SECONDS, BAR_FASTER, BAR_PHASES = 3.0, 5.0, 0.05
 BAR_COST, BAR_MEMORY = 0.01, 64 << 20
+BAR_SHORT = {2: 2.0, 1: 0.5}  # ms that a step takes longer, by the number of ranks
 BAR_FILL = 0.8
 PHASES = ("seen", "agreed", "started", "joined", "filled", "redone")
 PAIRS, BLOCK = 20, 5  # pairs, and steps of each half of one
+SHORT_BLOCK = 25  # steps of each half of a pair of short ones
 
 HOLDFAST = Way("Holdfast", "holdfast", ("--every", "auto"))
 PLAIN = Way("nothing fails, nothing is saved", "torchrun", ("--every", "never"))
@@ -149,14 +153,28 @@ def events_of(run: Path, name: str) -> list[dict]:
 # Cost
 
 
-def measure_cost(folder: Path, pairs: int) -> dict:
-    """Steps with and without recovery in turns; then the memory of two jobs."""
+def run_cost(folder: Path, ranks: int, arguments: list) -> dict:
+    """What bench/recovery_cost.py has measured."""
     folder.mkdir()
-    command = [sys.executable, "-m", "holdfast.launch", "-n", "2",
-               str(ROOT / "bench/recovery_cost.py"), str(folder), str(pairs), str(BLOCK)]
+    command = [sys.executable, "-m", "holdfast.launch", "-n", str(ranks),
+               str(ROOT / "bench/recovery_cost.py"), str(folder), *map(str, arguments)]  # fmt: skip
     subprocess.run(command, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
                    stdout=sys.stderr)  # fmt: skip
-    seen = json.loads((folder / "cost.json").read_text())
+    return json.loads((folder / "cost.json").read_text())
+
+
+def measure_short(folder: Path, pairs: int) -> dict:
+    """Short steps with and without recovery in turns, by the number of ranks."""
+    folder.mkdir()
+    seen = {ranks: run_cost(folder / str(ranks), ranks, [pairs, SHORT_BLOCK, "short"])
+            for ranks in BAR_SHORT}  # fmt: skip
+    return {str(ranks): {key: one[key] for key in ("recovers", "plain", "steps")}
+            for ranks, one in seen.items()}  # fmt: skip
+
+
+def measure_cost(folder: Path, pairs: int) -> dict:
+    """Steps with and without recovery in turns; then the memory of two jobs."""
+    seen = run_cost(folder, 2, [pairs, BLOCK])
     out = {key: seen[key] for key in ("recovers", "plain", "state", "steps")}
     large = ("--pace", "0.05", "--width", "512", "--head", "64", "--layers", "4", "--batch", "2")
     for name, how in (("recovers", ()), ("without", ("--no-recovery",))):
@@ -248,6 +266,10 @@ class Bars:
             self._judge_kills(seen["kills"])
         if "cost" in seen:
             self._judge_cost(seen["cost"])
+        for ranks, one in seen.get("short", {}).items():
+            self.check(f"added to a short step with {ranks} rank{'s' if ranks != '1' else ''}",
+                       1e3 * difference(one["recovers"], one["plain"]).median,
+                       BAR_SHORT[int(ranks)], most=True, unit=" ms")  # fmt: skip
         if "totals" in seen:
             self._judge_totals(seen["totals"])
         for name, value in seen.get("fill", {}).items():
@@ -322,7 +344,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--restarts", type=int, default=5, help="kills under torchrun")
     parser.add_argument("--pairs", type=int, default=PAIRS)
     parser.add_argument("--rivals", default=",".join(RIVALS))
-    parser.add_argument("--parts", default="kills,cost,totals,rates,fill")
+    parser.add_argument("--parts", default="kills,cost,short,totals,rates,fill")
     parser.add_argument("--json", type=Path, help="a file to which the figures are written, too")
     parser.add_argument("--anew", action="store_true",
                         help="measure the sequences again that the file has")
@@ -340,6 +362,8 @@ def measure(args: argparse.Namespace) -> Figures:
             figures.keep("kills", measure_kills(folder / "kills", args.kills, args.restarts))
         if "cost" in parts:
             figures.keep("cost", measure_cost(folder / "cost", args.pairs))
+        if "short" in parts:
+            figures.keep("short", measure_short(folder / "short", args.pairs))
         if "totals" in parts:
             keep_totals(figures, folder / "totals", args, known)
     if "rates" in parts and "totals" in figures.seen:

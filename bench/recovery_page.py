@@ -6,7 +6,7 @@ import statistics
 from pathlib import Path
 
 from failures_bench import mean_interval
-from paired import interval
+from paired import difference, interval
 from recovery_figures import machines_text
 
 DOCS = Path(__file__).resolve().parents[1] / "docs/studies"
@@ -27,8 +27,8 @@ def write_pages(seen: dict) -> None:
 
 def sections(seen: dict) -> dict[Path, str]:
     """The text between the marks, by page."""
-    parts = [kills_text(seen), cost_text(seen["cost"]), totals_text(seen), rates_text(seen["rates"]),
-             fill_text(seen["fill"])]  # fmt: skip
+    parts = [kills_text(seen), cost_text(seen["cost"]), short_text(seen.get("short", {})),
+             totals_text(seen), rates_text(seen["rates"]), fill_text(seen["fill"])]  # fmt: skip
     parts.insert(0, machines_text(seen["machines"]))
     return {DOCS / "recovery.md": "\n" + "\n".join(part for part in parts if part) + "\n",
             DOCS / "papers.md": papers_text(seen["rates"])}  # fmt: skip
@@ -91,6 +91,23 @@ def cost_text(cost: dict) -> str:
         f"`ck.step()` add {added} ms, that is {found} %, to a step (95 % intervals; {len(cost['plain'])} pairs in turns, "
         f"against DDP without Holdfast). All processes together take {extra:+.0f} MiB, beside a "
         f"state of {cost['memory_state'] / 2**20:.0f} MiB on each rank.\n"
+    )
+
+
+def short_text(short: dict) -> str:
+    """What a step costs whatever the model is; "" if that was not measured."""
+    if not short:
+        return ""
+    told = []
+    for ranks, one in short.items():
+        added = difference(*([1e3 * seconds for seconds in one[way]] for way in ("recovers", "plain")))
+        told.append(f"{added} ms to a step of {1e3 * statistics.median(one['plain']):.1f} ms with "
+                    f"{ranks} rank{'s' if ranks != '1' else ''}")  # fmt: skip
+    return (
+        f"**Whatever the model is.** `ck.run()` and `ck.step()` add {', and '.join(told)} (95 % intervals; the "
+        f"fastest of {one['steps']} steps with Holdfast beside the fastest without, "
+        f"{len(one['plain'])} times; `bench/recovery_bench.py --parts short` prints it). Nobody could "
+        "replace a job's only rank, so that nothing is kept for it.\n"
     )
 
 

@@ -38,3 +38,10 @@ def test_a_death_before_ddp_has_its_buckets_for_good_restarts_all_ranks(tmp_path
     found, said = train_under_launcher(tmp_path, 2, "static", "1:1")
     assert "all ranks start again" in said and "had not made the buckets of model" in said, said
     assert found == plain
+
+
+def test_a_job_of_one_rank_trains_as_without_holdfast_and_begins_again_if_it_dies(tmp_path):
+    plain = run_ranks(1, train_in_turn, "power")
+    found, said = train_under_launcher(tmp_path, 1, "power", "0:3")
+    assert "rank 0" in said and "start again" in said, said
+    assert found == plain

@@ -35,9 +35,10 @@ class WorkerSide:
         self.groups.on_failure = self._on_failure
         self.link = Link(place, self._on_lost, self.groups.waits_since)
         self.groups.log.on_full = self._on_full_log
-        install(self.groups)
-        ddp_start.install(self.groups.log)
-        pipelines.install(self.groups, is_replacement=place.is_replacement)
+        if place.world > 1:  # a job's only rank is not replaced
+            install(self.groups)
+            ddp_start.install(self.groups.log)
+            pipelines.install(self.groups, is_replacement=place.is_replacement)
 
     def _on_full_log(self) -> None:
         self.link.say("plain", why="collective calls at start-up have returned more than is kept for a "
