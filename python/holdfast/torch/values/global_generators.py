@@ -144,7 +144,7 @@ def _find_torch_words() -> int:
     """The offset of the words in the memory of a generator; -1 if a draw does not show there."""
     if not hasattr(torch.Generator, "_cdata"):
         return -1
-    one = torch.Generator()
+    one = torch.Generator("cpu")
     words = struct.pack("<624I", *struct.unpack_from("<624Q", state_bytes(one.get_state()), 24))
     for offset in range(20, 256, 4):
         if ctypes.string_at(one._cdata + offset, 64) == words[:64]:
@@ -156,9 +156,9 @@ def _shows_draws(generator: torch.Generator, memory: "_Words") -> bool:
     """True if every draw shows, also that of a Gaussian for which no word is used."""
     seen = {memory.now()}
     for kind in (torch.float32, torch.float32, torch.float64, torch.float64):
-        torch.empty(1, dtype=kind).normal_(generator=generator)
+        torch.empty(1, dtype=kind, device="cpu").normal_(generator=generator)
         seen.add(memory.now())
-    torch.empty(1).uniform_(generator=generator)
+    torch.empty(1, device="cpu").uniform_(generator=generator)
     return len(seen | {memory.now()}) == 6
 
 
