@@ -33,10 +33,10 @@ def test_power_sgd_trains_as_without_holdfast_and_a_rank_with_it_is_replaced_exa
     assert replacement == {**plain[1], "digests": [None] * 4 + plain[1]["digests"][4:]}
 
 
-def test_a_death_before_ddp_has_its_buckets_for_good_restarts_all_ranks(tmp_path):
+def test_a_death_before_ddp_has_ordered_its_buckets_restarts_all_ranks(tmp_path):
     plain = run_ranks(2, train_in_turn, "static")
     found, said = train_under_launcher(tmp_path, 2, "static", "1:1")
-    assert "all ranks start again" in said and "had not made the buckets of model" in said, said
+    assert "all ranks start again" in said and "DDP had not ordered the buckets of model yet" in said, said
     assert found == plain
 
 

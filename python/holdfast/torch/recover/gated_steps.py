@@ -128,7 +128,7 @@ class GatedSteps:
     def _why_not_again(self) -> str:
         """Why a step cannot be made again; "" if it can."""
         modules = self._buckets.unsettled()
-        return f"DDP had not made the buckets of {', '.join(modules)} for good" if modules else ""
+        return f"DDP had not ordered the buckets of {', '.join(modules)} yet" if modules else ""
 
     def step(self, step: int) -> bool:
         """Notes that a step is done. False if the others have done it already."""
