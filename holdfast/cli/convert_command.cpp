@@ -41,7 +41,7 @@ std::string describe_formats() {
       names.push_back("a name that ends in /");
     lines += fmt::format("  {:<20}{}{}{}\n", format.name, format.what,
                          names.empty() ? "" : ": ", fmt::join(names, ", "));
-    if (!format.can_write()) lines.insert(lines.size() - 1, " (only read)");
+    if (format.write == nullptr) lines.insert(lines.size() - 1, " (only read)");
   }
   return lines;
 }
@@ -49,7 +49,7 @@ std::string describe_formats() {
 std::vector<std::string> writable_names() {
   std::vector<std::string> names;
   for (const Format& format : formats()) {
-    if (format.can_write()) names.emplace_back(format.name);
+    if (format.write != nullptr) names.emplace_back(format.name);
   }
   return names;
 }

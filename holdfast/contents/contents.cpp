@@ -322,4 +322,11 @@ std::string to_string(const Damage& damage) {
                      damage.offset, damage.offset + damage.bytes, names, damage.what);
 }
 
+const std::string* find_left_out(const Contents& contents, std::string_view name) {
+  const auto found = std::ranges::find_if(contents.left_out, [&](const auto& line) {
+    return line.starts_with(name) && line.substr(name.size()).starts_with(": ");
+  });
+  return found == contents.left_out.end() ? nullptr : &*found;
+}
+
 }  // namespace holdfast

@@ -10,7 +10,10 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "holdfast/base/bytes.h"
@@ -32,6 +35,23 @@ class DigestCheck {
   // a large record is not read, and the bytes that the caller has got stay unchecked.
   virtual Result<void> check_record(HolderId holder, int64_t offset,
                                     bool whole) const = 0;
+};
+
+// The names of the values of an enumeration.
+using EnumNames = std::vector<std::pair<std::string, int64_t>>;
+
+// What HDF5 files have and no other format, so that one that is written anew has it too.
+struct Hdf5Details {
+  // Soft links, by their paths: where they lead to. The paths of a tensor that lead over
+  // such a link are aliases of it. A link may lead nowhere.
+  std::map<std::string, std::string> soft_links{};
+  std::set<std::string> empty_groups{};
+  // By the name of a tensor of integers.
+  std::map<std::string, EnumNames> enumerations{};
+  // Structure that no other file can have, by name, and what it is: attributes that refer
+  // to other objects of the file, named datatypes, groups that contain themselves. No
+  // value is missing without it. Example: "x: attribute DIMENSION_LIST: references".
+  std::vector<std::string> not_kept{};
 };
 
 struct Contents {
@@ -56,7 +76,11 @@ struct Contents {
   // What the file holds but this build cannot read, by name, and why. All else can be
   // read. Example: "model.mask: has 9 dimensions, limit 8".
   std::vector<std::string> left_out{};
+  Hdf5Details hdf5{};
 };
+
+// The line of left_out that is about this name; null if there is none.
+const std::string* find_left_out(const Contents& contents, std::string_view name);
 
 // Reads a box of a tensor into `memory`, from all pieces that hold parts of it. `into`
 // says where each element goes, relative to memory.data(), and must stay inside

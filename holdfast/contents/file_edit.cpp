@@ -48,7 +48,11 @@ class FlipPlacer {
 
   Result<void> place(const Flip& flip) {
     const auto tensor = contents_.collection.find(flip.tensor);
-    if (!tensor) return not_found("{}: there is no tensor of this name", flip.tensor);
+    if (!tensor) {
+      const std::string* line = find_left_out(contents_, flip.tensor);
+      if (line != nullptr) return unsupported("{}", *line);
+      return not_found("{}: there is no tensor of this name", flip.tensor);
+    }
     const Tensor& of = contents_.collection.tensor(*tensor);
     HOLDFAST_TRY(check(flip, of));
     const Box box = box_of_element(of.shape, flip.element);

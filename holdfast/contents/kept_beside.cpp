@@ -100,6 +100,7 @@ Result<std::string> text_in(const Object& value, const std::string& where) {
 Result<void> apply_ties(Tensor& tensor, const Object& value, const std::string& where) {
   const auto* names = value.as<Object::List>();
   if (names == nullptr) return corrupt("{}: is not a list; expected names", where);
+  tensor.aliases.clear();
   for (const Object& name : names->items) {
     tensor.aliases.push_back(HOLDFAST_TRY(text_in(name, where)));
   }
@@ -169,7 +170,7 @@ Result<KeptTexts> keep_beside(const Contents& contents, const Object& objects,
   for (size_t t = 0; t < tensors.size(); ++t) {
     const Tensor& tensor = tensors[t];
     const Object name(stored[t].name);
-    if (!tensor.aliases.empty()) {
+    if (!tensor.aliases.empty() && !stored[t].has_ties) {
       ties.items.emplace_back(name, list_of(tensor.aliases));
     }
     if (stored[t].dtype != tensor.dtype) {

@@ -5,7 +5,8 @@
 //
 //   holdfast.objects   Contents::objects
 //   holdfast.metadata  {"key": "text"}: Contents::metadata
-//   holdfast.ties      {"w": ["other name", …]}: the tensor is stored once
+//   holdfast.ties      {"w": ["other name", …]}: the tensor is stored once, and these are
+//                      all of its other names
 //   holdfast.dtypes    {"w": "BF16"}: "w" is stored as unsigned integers of this size
 //   holdfast.names     {"stored name": "name"}
 //
@@ -32,6 +33,8 @@ using KeptTexts = std::map<std::string, std::string>;
 struct StoredAs {
   std::string name{};
   Dtype dtype = Dtype::kF32;
+  // Whether the format itself keeps the aliases of the tensor, all and in their order.
+  bool has_ties = false;
 };
 
 // The unsigned integers in which a dtype is stored that a format does not have.

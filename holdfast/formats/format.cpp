@@ -192,6 +192,7 @@ const std::vector<Format>& all() {  // NOLINT(readability-function-size): a tabl
        .keeps_objects = true,
        .keeps_aliases = true,
        .keeps_metadata = true,
+       .keeps_links = true,
        .keeps_dtype = any_dtype,
        .recognises = is_hdf5,
        .open = open_by<open_hdf5>,
@@ -200,11 +201,18 @@ const std::vector<Format>& all() {  // NOLINT(readability-function-size): a tabl
        .plan_patch = plan_patch_hdf5,
        .verify = verify_hdf5_file},
       {.name = "keras",
-       .what = ".keras file, read and patched, but not written",
+       .what = ".keras file, written only from contents that have its model",
        .extensions = {".keras"},
+       .keeps_objects = true,
+       .keeps_aliases = true,
+       .keeps_metadata = true,
+       .keeps_links = true,
        .keeps_dtype = any_dtype,
        .recognises = is_keras,
+       .only_again = true,
        .open = open_by<open_keras>,
+       .write = write_by<write_keras>,
+       .stream = write_keras,
        .plan_patch = plan_keras_patch,
        .verify = verify_by<verify_keras>},
       {.name = "keras-shards",
@@ -378,7 +386,7 @@ Result<const Format*> format_for(const Path& path) {
   if (!path.has_filename()) return find_format("safetensors-folder");
   for (const Format& format : formats()) {
     for (const std::string_view extension : format.extensions) {
-      if (format.can_write() && path.native().ends_with(extension)) return &format;
+      if (format.write != nullptr && path.native().ends_with(extension)) return &format;
     }
   }
   return unsupported(
@@ -409,7 +417,7 @@ Result<void> write_file(Env& env, const Path& path, const Contents& contents,
                         const NewFileOptions& options) {
   const Format* format = options.format;
   if (format == nullptr) format = HOLDFAST_TRY(format_for(path));
-  if (!format->can_write()) {
+  if (format->write == nullptr) {
     return unsupported(
         "{}: the format {} can be read, but not written; expected another format",
         path.native(), format->name);

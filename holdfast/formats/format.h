@@ -57,11 +57,15 @@ struct Format {
   bool keeps_objects = false;
   bool keeps_aliases = false;
   bool keeps_metadata = false;
+  bool keeps_links = false;  // soft links (Hdf5Details)
   // Whether contents without any tensor can be written.
   bool keeps_empty = true;
   bool (*keeps_dtype)(Dtype dtype) = nullptr;
 
   bool (*recognises)(const Glance& glance) = nullptr;
+  // Whether only contents can be written that were read from a file of the same format,
+  // because such a file has more than tensors: the model, for example.
+  bool only_again = false;
   // Opens a file: reads headers, but no tensors. The Env must outlive the contents.
   Result<Contents> (*open)(Env& env, const Path& path) = nullptr;
   // Writes a new file or folder and syncs it, except for its own name. Fails with
@@ -80,7 +84,8 @@ struct Format {
   Result<FormatReport> (*verify)(Env& env, const Path& path,
                                  const Progress& progress) = nullptr;
 
-  bool can_write() const { return write != nullptr; }
+  // Whether any contents can be written.
+  bool can_write() const { return write != nullptr && !only_again; }
   bool can_patch() const { return plan_patch != nullptr; }
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "holdfast/archive/zip_writer.h"
 #include "holdfast/contents/checked_source.h"
 #include "holdfast/contents/file_edit.h"
 #include "holdfast/formats/zip_patch.h"
@@ -50,6 +51,35 @@ std::shared_ptr<const CheckedSource> open_checked(const ZipArchive& archive,
                                          crc32_extend);
 }
 
+// The record of an archive that is being written, as a Sink of its own.
+class RecordSink : public Sink {
+ public:
+  explicit RecordSink(ZipWriter& zip) : zip_(zip) {}
+  Result<void> append(ByteView bytes) override {
+    size_ += std::ssize(bytes);
+    return zip_.append(bytes);
+  }
+  int64_t size() const override { return size_; }
+
+ private:
+  ZipWriter& zip_;
+  int64_t size_ = 0;
+};
+
+// Records that are neither weights nor JSON, such as the vocabulary of a layer, cannot be
+// read.
+void leave_out_other_records(const ZipArchive& archive, Contents& contents) {
+  for (const ZipEntry& entry : archive.entries()) {
+    if (entry.name == kWeightsRecord || entry.name.ends_with('/') ||
+        contents.metadata.contains(entry.name)) {
+      continue;
+    }
+    contents.left_out.push_back(fmt::format(
+        "{}: is no record of weights; expected only tensors beside the configuration",
+        entry.name));
+  }
+}
+
 // Makes the CRCs right for everything that was changed in the records.
 Result<void> write_crcs(const ZipArchive& archive, FileEdit& edit) {
   ZipCrcEdit crcs(archive, edit);
@@ -79,7 +109,30 @@ Result<Contents> open_keras(std::shared_ptr<const Source> source) {
     const Bytes text = HOLDFAST_TRY(archive.read(*entry, kMaxKerasJson));
     contents.metadata.emplace(name, text_of(text));
   }
+  leave_out_other_records(archive, contents);
   return contents;
+}
+
+Result<void> write_keras(Sink& sink, const Contents& contents) {
+  if (!contents.left_out.empty()) {
+    return unsupported("keras: a model needs all of its parts, but {}",
+                       contents.left_out.front());
+  }
+  ZipWriter zip(sink);
+  Contents weights = contents;
+  for (const std::string_view name : kJsonRecords) {
+    const auto text = weights.metadata.extract(std::string(name));
+    if (!text) {
+      return unsupported(
+          "keras: the contents have no {}; expected those of a .keras file", name);
+    }
+    HOLDFAST_TRY(zip.add(name, bytes_of(text.mapped())));
+  }
+  HOLDFAST_TRY(zip.begin(kWeightsRecord, HOLDFAST_TRY(measure_hdf5(weights))));
+  RecordSink record(zip);
+  HOLDFAST_TRY(write_hdf5(record, weights));
+  HOLDFAST_TRY(zip.end());
+  return zip.finish();
 }
 
 Result<Patch> plan_keras_patch(Env& env, const Path& path, std::span<const Flip> flips,

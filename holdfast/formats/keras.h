@@ -1,6 +1,7 @@
 // Keras's .keras files: a zip archive of config.json, metadata.json and the weights in an
-// HDF5 file, which is read through a slice of the archive. They can be patched, but not
-// written, because a model is more than its weights.
+// HDF5 file, which is read through a slice of the archive. They can be patched, and
+// written from contents that have the two JSON files, because a model is more than its
+// weights.
 #pragma once
 
 #include <memory>
@@ -18,6 +19,10 @@ bool is_keras_archive(std::span<const std::string> names);
 
 // The JSON files of the archive are the metadata of the contents, by their names.
 Result<Contents> open_keras(std::shared_ptr<const Source> source);
+
+// Writes a file. Fails with kUnsupported if the metadata of the contents has no config.json
+// or no metadata.json.
+Result<void> write_keras(Sink& sink, const Contents& contents);
 
 // Plans a patch (Format::plan_patch), with the CRC of the archive. Fails with
 // kUnsupported if the HDF5 file would have to grow, or if it is deflated.

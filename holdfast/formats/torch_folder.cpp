@@ -76,12 +76,6 @@ Result<void> check_file_of(const TorchFiles& all, const std::string& file,
                  all.folder.native(), shown(file), shown(name));
 }
 
-bool is_left_out(const Contents& contents, const std::string& name) {
-  return std::ranges::any_of(contents.left_out, [&](const std::string& line) {
-    return line.starts_with(name + ": ");
-  });
-}
-
 // Checks that index and file name the same tensors.
 Result<void> check_index(const TorchFiles& all, const std::string& file,
                          const Contents& contents) {
@@ -93,7 +87,7 @@ Result<void> check_index(const TorchFiles& all, const std::string& file,
     }
   }
   for (const auto& [name, of] : all.index) {
-    if (of != file || contents.collection.find(name) || is_left_out(contents, name)) {
+    if (of != file || contents.collection.find(name) || find_left_out(contents, name)) {
       continue;
     }
     return corrupt("{}: {} has no tensor {}, but the index maps it to this file",

@@ -237,10 +237,12 @@ class IndexReader {
     int64_t number = 0;
     bool edge = false;
     for (int k = 0; k < rank(); ++k) {
-      const int64_t position = at[static_cast<size_t>(k)], size = dataset_.chunk_shape[k];
+      const int64_t position = at[static_cast<size_t>(k)];
+      const int64_t size = dataset_.chunk_shape[k];
       if (position >= dataset_.grid(k)) {
-        return corrupt("{}: index has a chunk at {} in dimension {}; expected less than {}",
-                       where_, position, k, dataset_.grid(k));
+        return corrupt(
+            "{}: index has a chunk at {} in dimension {}; expected less than {}", where_,
+            position, k, dataset_.grid(k));
       }
       number = number * dataset_.grid(k) + position;
       edge = edge || dataset_.shape[k] - position * size < size;

@@ -263,12 +263,4 @@ InChunk chunk_of(const Dataset& dataset, int64_t element) {
   return in;
 }
 
-void swap_numbers(ByteSpan bytes, int64_t width) {
-  if (width < 2) return;
-  const auto step = static_cast<size_t>(width);
-  for (size_t i = 0; i + step <= bytes.size(); i += step) {
-    std::ranges::reverse(bytes.subspan(i, step));
-  }
-}
-
 }  // namespace holdfast::hdf5

@@ -70,7 +70,4 @@ struct InChunk {
 };
 InChunk chunk_of(const Dataset& dataset, int64_t element);
 
-// Swaps big-endian numbers of `width` bytes.
-void swap_numbers(ByteSpan bytes, int64_t width);
-
 }  // namespace holdfast::hdf5

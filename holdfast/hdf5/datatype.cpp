@@ -88,9 +88,14 @@ class TypeReader {
         cursor_.skip(bits_ & 0xff);
         return {};
       case 6: return read_compound(type, version, depth);
+      case 7: type.refers = true; return {};
       case 8: return read_enumeration(type, version, depth);
       case 9:
-        if ((bits_ & 15) == 1) type.kind = Datatype::Kind::kHeapText;
+        if ((bits_ & 15) == 1) {
+          type.kind = Datatype::Kind::kHeapText;
+        } else {
+          type.refers = HOLDFAST_TRY(read(depth + 1)).refers;
+        }
         return {};
       case 11: return read_complex(type, depth);
       default: return {};
@@ -156,6 +161,7 @@ class TypeReader {
         cursor_.skip(27);
       }
       parts[i] = HOLDFAST_TRY(read(depth + 1));
+      type.refers = type.refers || parts[i].refers;
       is_complex = is_complex && parts[i].kind == Datatype::Kind::kNumber &&
                    name == (i == 0 ? "r" : "i") && offset == i * parts[i].bytes;
       if (!is_complex) return {};
@@ -205,7 +211,25 @@ class TypeReader {
                          names[1] == "TRUE" && values[0] == std::byte{0} &&
                          values[1] == std::byte{1};
     if (is_bool) type.dtype = Dtype::kBool;
+    if (!is_bool) set_names(type, names, values);
     return {};
+  }
+
+  // Keeps the names of integers. The values have the sign of their dtype.
+  static void set_names(Datatype& type, std::span<const std::string_view> names,
+                        ByteView values) {
+    const DtypeKind kind = info(type.dtype).kind;
+    if (kind != DtypeKind::kSigned && kind != DtypeKind::kUnsigned) return;
+    Bytes turned = copy_of(values);
+    swap_numbers(turned, type.swapped);
+    const auto bytes = static_cast<size_t>(type.bytes), unused = 64 - 8 * bytes;
+    for (size_t i = 0; i < names.size(); ++i) {
+      const uint64_t bits =
+          Cursor(ByteView(turned).subspan(i * bytes, bytes), {}).number(bytes);
+      const auto extended = static_cast<int64_t>(bits << unused) >> unused;
+      type.names.emplace_back(
+          names[i], kind == DtypeKind::kSigned ? extended : signed_of(bits));
+    }
   }
 
   Cursor& cursor_;
@@ -214,6 +238,14 @@ class TypeReader {
 };
 
 }  // namespace
+
+void swap_numbers(ByteSpan bytes, int64_t width) {
+  if (width < 2) return;
+  const auto step = static_cast<size_t>(width);
+  for (size_t i = 0; i + step <= bytes.size(); i += step) {
+    std::ranges::reverse(bytes.subspan(i, step));
+  }
+}
 
 Result<Datatype> read_datatype(const File& file, ByteView data,
                                const std::string& where) {
@@ -245,7 +277,8 @@ Result<Dataspace> read_dataspace(const File& file, ByteView data,
   for (int k = 0; k < rank && (flags & 1) != 0 && !cursor.cut(); ++k) {
     const uint64_t ones = UINT64_MAX >> (64 - 8 * file.sizes().length);
     const uint64_t size = cursor.length();
-    const uint64_t most = size == ones ? kUnlimited : std::min<uint64_t>(size, kUnlimited);
+    const uint64_t most =
+        size == ones ? kUnlimited : std::min<uint64_t>(size, kUnlimited);
     space.most_sizes[static_cast<size_t>(k)] = static_cast<int64_t>(most);
   }
   HOLDFAST_TRY(cursor.check(where, "dataspace message"));

@@ -142,6 +142,26 @@ Result<Bytes> read_chunk(const Source& source, const Dataset& dataset, int64_t n
   return *std::move(bytes);
 }
 
+Result<void> read_all_chunks(const Source& source, const Dataset& dataset,
+                             ByteSpan into) {
+  const Box whole = Box::whole(dataset.shape);
+  const int64_t element = dataset.element_bytes();
+  const Map target = Map::dense(whole, element);
+  for (const Grid& grid : chunks_in(dataset, whole)) {
+    const auto at =
+        std::span<const int64_t>(grid).first(static_cast<size_t>(whole.rank()));
+    const Box chunk = chunk_box(dataset, at);
+    const Bytes bytes =
+        HOLDFAST_TRY(read_chunk(source, dataset, number_of(dataset, at)));
+    const auto hit = intersect(whole, chunk);
+    HOLDFAST_CHECK(hit.has_value(), "chunk {}", to_string(chunk));
+    run_copy(plan_copy(Map::dense(chunk, element).narrowed(chunk, *hit),
+                       target.narrowed(whole, *hit), hit->shape(), element),
+             bytes, into);
+  }
+  return {};
+}
+
 Result<int64_t> DecodedSource::add(std::shared_ptr<const Dataset> dataset) {
   const int64_t begin = size_;
   const auto end = checked_add(begin, dataset->bytes());

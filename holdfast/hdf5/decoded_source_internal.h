@@ -39,6 +39,10 @@ class ChunkCache {
 // Decodes one chunk. Chunks that are not there have the fill value.
 Result<Bytes> read_chunk(const Source& source, const Dataset& dataset, int64_t number);
 
+// Reads all elements of a small chunked dataset.
+Result<void> read_all_chunks(const Source& source, const Dataset& dataset,
+                             ByteSpan into);
+
 class DecodedSource : public ChunkedSource {
  public:
   // `file` are the bytes of the file. `plain` are the same with big-endian datasets

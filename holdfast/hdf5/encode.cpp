@@ -14,134 +14,7 @@ namespace {
 constexpr uint64_t kLeafK = 4;
 constexpr uint64_t kTreeK = 16;
 constexpr size_t kSymbolBytes = 40;
-constexpr size_t kHeapTextBytes = 16;
 constexpr size_t kEndField = 40;
-
-// Collects the fields of one message.
-class Fields {
- public:
-  Fields& number(uint64_t value, size_t bytes) {
-    for (size_t i = 0; i < bytes; ++i, value >>= 8) {
-      data_.push_back(static_cast<std::byte>(value & 0xff));
-    }
-    return *this;
-  }
-  Fields& text(std::string_view text, size_t padded) {
-    append(bytes_of(text));
-    data_.resize(data_.size() + padded - text.size());
-    return *this;
-  }
-  Fields& append(ByteView bytes) {
-    data_.insert(data_.end(), bytes.begin(), bytes.end());
-    return *this;
-  }
-  Bytes take() { return std::move(data_); }
-
- private:
-  Bytes data_;
-};
-
-size_t rounded(size_t size) { return divide_up(size, size_t{8}) * 8; }
-
-Bytes integer_type(int bytes, bool is_signed) {
-  return Fields()
-      .number(0x10, 1)
-      .number(is_signed ? 8 : 0, 3)
-      .number(static_cast<uint64_t>(bytes), 4)
-      .number(0, 2)
-      .number(static_cast<uint64_t>(8 * bytes), 2)
-      .take();
-}
-
-Bytes float_type(int bytes, int exponent_bits, int mantissa_bits) {
-  const auto sign = static_cast<uint64_t>(8 * bytes - 1);
-  return Fields()
-      .number(0x11, 1)
-      .number(0x20 | sign << 8, 3)
-      .number(static_cast<uint64_t>(bytes), 4)
-      .number(0, 2)
-      .number(static_cast<uint64_t>(8 * bytes), 2)
-      .number(static_cast<uint64_t>(mantissa_bits), 1)
-      .number(static_cast<uint64_t>(exponent_bits), 1)
-      .number(0, 1)
-      .number(static_cast<uint64_t>(mantissa_bits), 1)
-      .number((uint64_t{1} << (exponent_bits - 1)) - 1, 4)
-      .take();
-}
-
-// As h5py has booleans: an enumeration of FALSE and TRUE.
-Bytes bool_type() {
-  return Fields()
-      .number(0x18, 1)
-      .number(2, 3)
-      .number(1, 4)
-      .append(integer_type(1, true))
-      .text("FALSE", 8)
-      .text("TRUE", 8)
-      .number(0, 1)
-      .number(1, 1)
-      .take();
-}
-
-// As h5py has complex numbers: a compound of "r" and "i".
-Bytes complex_type(int bytes, ByteView part) {
-  Fields fields;
-  fields.number(0x16, 1).number(2, 3).number(static_cast<uint64_t>(bytes), 4);
-  for (const char* name : {"r", "i"}) {
-    fields.text(name, 8).number(*name == 'r' ? 0 : static_cast<uint64_t>(bytes) / 2, 4);
-    fields.number(0, 28).append(part);  // no array
-  }
-  return fields.take();
-}
-
-// Bytes without a meaning, as Keras stores bf16.
-Bytes opaque_type(int bytes) {
-  return Fields()
-      .number(0x15, 1)
-      .number(0, 3)
-      .number(static_cast<uint64_t>(bytes), 4)
-      .take();
-}
-
-Bytes type_of(Dtype dtype) {
-  const DtypeInfo& of = info(dtype);
-  if (dtype == Dtype::kBf16) return opaque_type(of.bytes);
-  switch (of.kind) {
-    case DtypeKind::kBool: return bool_type();
-    case DtypeKind::kComplex:
-      return complex_type(of.bytes,
-                          float_type(of.bytes / 2, of.exponent_bits, of.mantissa_bits));
-    case DtypeKind::kFloat:
-      return float_type(of.bytes, of.exponent_bits, of.mantissa_bits);
-    default: return integer_type(of.bytes, of.kind == DtypeKind::kSigned);
-  }
-}
-
-Bytes space_of(const Shape& shape) {
-  Fields fields;
-  fields.number(1, 1).number(static_cast<uint64_t>(shape.rank()), 1).number(0, 6);
-  for (const int64_t size : shape.sizes()) {
-    fields.number(static_cast<uint64_t>(size), 8);
-  }
-  return fields.take();
-}
-
-// A text in the global heap, in UTF-8, of any length.
-Bytes text_attribute(std::string_view name, size_t length, const HeapText& text) {
-  const Bytes type = Fields()
-                         .number(0x19, 1)
-                         .number(0x101, 3)
-                         .number(kHeapTextBytes, 4)
-                         .append(integer_type(1, false))
-                         .take();
-  const Bytes space = space_of({});
-  Fields fields;
-  fields.number(1, 2).number(name.size() + 1, 2).number(type.size(), 2);
-  fields.number(space.size(), 2).text(name, rounded(name.size() + 1));
-  fields.append(type).append(Bytes(rounded(type.size()) - type.size()));
-  fields.append(space);
-  return fields.number(length, 4).number(text.heap, 8).number(text.number, 4).take();
-}
 
 }  // namespace
 
@@ -213,17 +86,17 @@ uint64_t Encoder::add_texts(std::span<const std::string_view> texts) {
   return address;
 }
 
-uint64_t Encoder::add_header(std::span<const Message> messages) {
+uint64_t Encoder::add_header(std::span<const Message> messages, uint64_t links) {
   align(8);
   const uint64_t address = bytes_.size();
   size_t size = 0;
   for (const Message& message : messages) size += 8 + rounded(message.data.size());
   number(1, 2);
   number(messages.size(), 2);
-  number(1, 4);  // one reference
+  number(links, 4);
   number(size, 8);
   for (const Message& message : messages) {
-    number(message.type, 2);
+    number(static_cast<uint16_t>(message.type), 2);
     number(rounded(message.data.size()), 2);
     number(0, 4);
     append(message.data);
@@ -232,59 +105,65 @@ uint64_t Encoder::add_header(std::span<const Message> messages) {
   return address;
 }
 
-std::pair<uint64_t, size_t> Encoder::add_dataset(Dtype dtype, const Shape& shape,
-                                                 int64_t elements_bytes,
-                                                 const HeapText& bfloat16) {
-  const auto type = [](MessageType of) { return static_cast<uint16_t>(of); };
+std::pair<uint64_t, size_t> Encoder::add_dataset(const NewDataset& dataset) {
   // Elements are allocated late, and the fill value is the usual one.
   const Bytes fill =
       Fields().number(2, 1).number(2, 1).number(2, 1).number(0, 1).take();
   const Bytes layout = Fields()
                            .number(3, 1)
                            .number(1, 1)
-                           .number(kUndefined, 8)
-                           .number(static_cast<uint64_t>(elements_bytes), 8)
+                           .number(dataset.address, 8)
+                           .number(dataset.bytes, 8)
                            .take();
-  std::vector<Message> messages{{type(MessageType::kDataspace), space_of(shape)},
-                                {type(MessageType::kDatatype), type_of(dtype)},
-                                {type(MessageType::kFill), fill}};
-  if (dtype == Dtype::kBf16) {
-    messages.push_back({type(MessageType::kAttribute),
-                        text_attribute(kDtypeAttribute, kBfloat16.size(), bfloat16)});
+  std::vector<Message> messages{{MessageType::kDataspace, dataset.space},
+                                {MessageType::kDatatype, dataset.type},
+                                {MessageType::kFill, fill}};
+  for (const Bytes& attribute : dataset.attributes) {
+    messages.push_back({MessageType::kAttribute, attribute});
   }
   // The layout is last, because the place of the address counts from the end.
-  messages.push_back({type(MessageType::kLayout), layout});
-  const uint64_t header = add_header(messages);
+  messages.push_back({MessageType::kLayout, layout});
+  const uint64_t header = add_header(messages, dataset.links);
   return {header, bytes_.size() - rounded(layout.size()) + 2};
 }
 
+uint64_t Encoder::add_bytes(ByteView bytes) {
+  align(8);
+  const uint64_t address = bytes_.size();
+  append(bytes);
+  return address;
+}
+
 GroupPlace Encoder::add_group(std::span<const Symbol> symbols,
-                              const KeptAttributes& attributes, uint64_t heap) {
+                              std::span<const Bytes> attributes) {
   GroupPlace place;
-  std::vector<uint64_t> names;
+  std::vector<NameOffsets> names;
   place.heap = add_names(symbols, names);
   place.tree = add_tree(symbols, names);
-  std::vector<Message> messages;
-  messages.push_back({static_cast<uint16_t>(MessageType::kSymbolTable),
-                      Fields().number(place.tree, 8).number(place.heap, 8).take()});
-  uint64_t index = 1;
-  for (const auto& [name, text] : attributes) {
-    messages.push_back({static_cast<uint16_t>(MessageType::kAttribute),
-                        text_attribute(name, text.size(), {heap, index++})});
+  std::vector<Message> messages{
+      {MessageType::kSymbolTable,
+       Fields().number(place.tree, 8).number(place.heap, 8).take()}};
+  for (const Bytes& attribute : attributes) {
+    messages.push_back({MessageType::kAttribute, attribute});
   }
-  place.header = add_header(messages);
+  place.header = add_header(messages, 1);
   return place;
 }
 
 // The local heap. Its first name is empty, because the first key of a B-tree is it.
 uint64_t Encoder::add_names(std::span<const Symbol> symbols,
-                            std::vector<uint64_t>& offsets) {
+                            std::vector<NameOffsets>& offsets) {
   Bytes names(8);
-  for (const Symbol& symbol : symbols) {
-    offsets.push_back(names.size());
-    const ByteView name = bytes_of(symbol.name);
-    names.insert(names.end(), name.begin(), name.end());
+  const auto add = [&](std::string_view text) {
+    const uint64_t at = names.size();
+    const ByteView bytes = bytes_of(text);
+    names.insert(names.end(), bytes.begin(), bytes.end());
     names.resize(rounded(names.size() + 1));
+    return at;
+  };
+  for (const Symbol& symbol : symbols) {
+    offsets.push_back({.name = add(symbol.name)});
+    if (symbol.target) offsets.back().target = add(*symbol.target);
   }
   align(8);
   const uint64_t address = bytes_.size();
@@ -298,7 +177,7 @@ uint64_t Encoder::add_names(std::span<const Symbol> symbols,
 }
 
 Encoder::Child Encoder::add_symbols(std::span<const Symbol> symbols,
-                                    std::span<const uint64_t> names) {
+                                    std::span<const NameOffsets> names) {
   const uint64_t address = bytes_.size();
   letters("SNOD");
   number(1, 2);
@@ -306,14 +185,15 @@ Encoder::Child Encoder::add_symbols(std::span<const Symbol> symbols,
   for (size_t i = 0; i < symbols.size(); ++i) {
     const GroupPlace& group = symbols[i].group;
     const bool is_group = group.header != kUndefined;
-    number(names[i], 8);
-    number(symbols[i].header, 8);
-    number(is_group ? 1 : 0, 8);
-    number(is_group ? group.tree : 0, 8);
+    const bool is_soft = symbols[i].target.has_value();
+    number(names[i].name, 8);
+    number(is_soft ? kUndefined : symbols[i].header, 8);
+    number(is_soft ? 2 : (is_group ? 1 : 0), 8);
+    number(is_soft ? names[i].target : (is_group ? group.tree : 0), 8);
     number(is_group ? group.heap : 0, 8);
   }
   bytes_.resize(address + 8 + 2 * kLeafK * kSymbolBytes);
-  return {address, names.back()};
+  return {address, names.back().name};
 }
 
 Encoder::Child Encoder::add_node(std::span<const Child> children, int level,
@@ -335,7 +215,7 @@ Encoder::Child Encoder::add_node(std::span<const Child> children, int level,
 }
 
 uint64_t Encoder::add_tree(std::span<const Symbol> symbols,
-                           std::span<const uint64_t> names) {
+                           std::span<const NameOffsets> names) {
   std::vector<Child> children;
   for (size_t i = 0; i < symbols.size(); i += 2 * kLeafK) {
     const size_t count = std::min<size_t>(2 * kLeafK, symbols.size() - i);

@@ -9,6 +9,9 @@ namespace {
 // No superblock is longer, whatever its version and sizes are.
 constexpr int64_t kMostSuperblock = 256;
 constexpr size_t kMostNameShown = 120;
+// Objects that share a datatype read it more than once, but not this often.
+constexpr uint64_t kFewStructures = uint64_t{64} << 20;
+constexpr uint64_t kMostReads = 32;
 
 }  // namespace
 
@@ -39,6 +42,11 @@ Result<void> check_sum(ByteView block, std::string_view where, std::string_view 
   return corrupt("{}: {} has the checksum {:08x}; expected {:08x}", where, what, seen,
                  expected);
 }
+
+File::File(std::shared_ptr<const Source> source)
+    : source_(std::move(source)),
+      readable_(std::make_shared<uint64_t>(
+          kFewStructures + kMostReads * static_cast<uint64_t>(source_->size()))) {}
 
 Result<File> File::open(std::shared_ptr<const Source> source) {
   File file(std::move(source));
@@ -139,6 +147,13 @@ Result<int64_t> File::place_of(uint64_t address, uint64_t count, std::string_vie
 Result<Bytes> File::read(uint64_t address, uint64_t count, std::string_view where,
                          std::string_view what) const {
   const int64_t at = HOLDFAST_TRY(place_of(address, count, where, what));
+  if (count > *readable_) {
+    return corrupt(
+        "{}: {} at {} was read too often, like others before; expected structures that "
+        "do not overlap",
+        where, what, address);
+  }
+  *readable_ -= count;
   return source_->read_bytes(at, static_cast<int64_t>(count));
 }
 

@@ -46,6 +46,9 @@ class File {
   // structure, if they do not lie inside it.
   Result<int64_t> place_of(uint64_t address, uint64_t count, std::string_view where,
                            std::string_view what) const;
+  // Reads a structure. Fails with kCorrupt, too, if the structures that were read so far
+  // are far more than the file has: in a file that was made to be slow, thousands of
+  // objects share one large structure.
   Result<Bytes> read(uint64_t address, uint64_t count, std::string_view where,
                      std::string_view what) const;
   // The same for a structure that begins with four letters, which are checked.
@@ -54,7 +57,7 @@ class File {
   Cursor cursor(ByteView bytes) const { return {bytes, sizes_}; }
 
  private:
-  explicit File(std::shared_ptr<const Source> source) : source_(std::move(source)) {}
+  explicit File(std::shared_ptr<const Source> source);
   Result<void> read_superblock();
   Result<void> read_old(Cursor& cursor);
   Result<void> read_new(Cursor& cursor, ByteView head);
@@ -62,6 +65,8 @@ class File {
   Result<void> check_end(uint64_t stored_base, uint64_t end) const;
 
   std::shared_ptr<const Source> source_;
+  // How many bytes of structures may still be read. Copies of the file share it.
+  std::shared_ptr<uint64_t> readable_;
   int64_t base_ = 0;
   int version_ = 0;
   Sizes sizes_;

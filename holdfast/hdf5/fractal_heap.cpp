@@ -94,30 +94,44 @@ Result<Bytes> FractalHeap::read_managed(uint64_t offset, uint64_t count) {
     return corrupt("{}: {} has {} bytes at {}, which leave their block", where_, kHeap,
                    count, offset);
   }
-  if (block != last_block_) HOLDFAST_TRY(read_direct(block, block_bytes));
-  if (last_bytes_.size() != block_bytes) {
+  const Bytes* bytes = HOLDFAST_TRY(read_direct(block, block_bytes));
+  if (bytes->size() != block_bytes) {
     return corrupt("{}: {} has the block at {} in two sizes", where_, kHeap, block);
   }
-  return copy_of(ByteView(last_bytes_).subspan(inside, count));
+  return copy_of(ByteView(*bytes).subspan(inside, count));
 }
 
 // The checksum of a direct block is computed with zeros in its own place.
-Result<void> FractalHeap::read_direct(uint64_t block, uint64_t bytes) {
-  last_block_ = kUndefined;
-  last_bytes_ = HOLDFAST_TRY(file_.read_block(block, bytes, "FHDB", where_, kHeap));
-  last_block_ = block;
+Result<const Bytes*> FractalHeap::read_direct(uint64_t block, uint64_t bytes) {
+  if (const auto known = blocks_.find(block); known != blocks_.end()) {
+    return &known->second;
+  }
+  Bytes read = HOLDFAST_TRY(file_.read_block(block, bytes, "FHDB", where_, kHeap));
   const size_t at = 5 + file_.sizes().offset + offset_bytes_;
-  if (!has_sums_) return {};
-  if (last_bytes_.size() < at + 4) {
+  if (has_sums_ && read.size() < at + 4) {
     return corrupt("{}: {} has a block of {} bytes; expected more", where_, kHeap,
                    bytes);
   }
-  Bytes copy = last_bytes_;
-  store_little_endian(uint32_t{0}, ByteSpan(copy).subspan(at));
-  const auto seen = load_little_endian<uint32_t>(ByteView(last_bytes_).subspan(at));
-  if (lookup3(copy) == seen) return {};
-  return corrupt("{}: block at {} of the {} has the checksum {:08x}; expected {:08x}",
-                 where_, block, kHeap, seen, lookup3(copy));
+  if (has_sums_) {
+    const ByteSpan place = ByteSpan(read).subspan(at);
+    const auto seen = load_little_endian<uint32_t>(place);
+    store_little_endian(uint32_t{0}, place);
+    if (const uint32_t expected = lookup3(read); expected != seen) {
+      return corrupt(
+          "{}: block at {} of the {} has the checksum {:08x}; expected {:08x}", where_,
+          block, kHeap, seen, expected);
+    }
+    store_little_endian(seen, place);
+  }
+  return &(blocks_[block] = std::move(read));
+}
+
+Result<const Bytes*> FractalHeap::read_indirect(uint64_t block, uint64_t bytes) {
+  const auto known = blocks_.find(block);
+  if (known != blocks_.end() && known->second.size() == bytes) return &known->second;
+  Bytes read = HOLDFAST_TRY(file_.read_block(block, bytes, "FHIB", where_, kHeap));
+  HOLDFAST_TRY(check_sum(read, where_, "indirect block of a fractal heap"));
+  return &(blocks_[block] = std::move(read));
 }
 
 uint64_t FractalHeap::row_bytes(uint64_t row) const {
@@ -131,7 +145,7 @@ uint64_t FractalHeap::row_begin(uint64_t row) const {
 // Returns the address of the direct block, makes `offset` relative to it and sets its
 // size.
 Result<uint64_t> FractalHeap::find_block(uint64_t& offset,
-                                         uint64_t& block_bytes) const {
+                                         uint64_t& block_bytes) {
   uint64_t block = root_, rows = root_rows_;
   for (int depth = 0; rows > 0; ++depth) {
     uint64_t row = 0;
@@ -154,14 +168,12 @@ Result<uint64_t> FractalHeap::find_block(uint64_t& offset,
 }
 
 Result<uint64_t> FractalHeap::read_child(uint64_t block, uint64_t row, uint64_t column,
-                                         uint64_t rows) const {
+                                         uint64_t rows) {
   const Sizes sizes = file_.sizes();
   const uint64_t head = 5 + sizes.offset + offset_bytes_;
   const uint64_t bytes = head + rows * width_ * sizes.offset + 4;
-  const Bytes read =
-      HOLDFAST_TRY(file_.read_block(block, bytes, "FHIB", where_, kHeap));
-  HOLDFAST_TRY(check_sum(read, where_, "indirect block of a fractal heap"));
-  Cursor cursor = file_.cursor(read);
+  const Bytes* read = HOLDFAST_TRY(read_indirect(block, bytes));
+  Cursor cursor = file_.cursor(*read);
   cursor.skip(head + (row * width_ + column) * sizes.offset);
   return cursor.address();
 }

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "holdfast/hdf5/file_internal.h"
@@ -28,10 +29,11 @@ class FractalHeap {
   // Reads bytes at an offset of the heap: finds the block that has them, beginning in
   // the root block.
   Result<Bytes> read_managed(uint64_t offset, uint64_t count);
-  Result<void> read_direct(uint64_t block, uint64_t bytes);
-  Result<uint64_t> find_block(uint64_t& offset, uint64_t& block_bytes) const;
+  Result<const Bytes*> read_direct(uint64_t block, uint64_t bytes);
+  Result<const Bytes*> read_indirect(uint64_t block, uint64_t bytes);
+  Result<uint64_t> find_block(uint64_t& offset, uint64_t& block_bytes);
   Result<uint64_t> read_child(uint64_t block, uint64_t row, uint64_t column,
-                              uint64_t rows) const;
+                              uint64_t rows);
   uint64_t row_bytes(uint64_t row) const;
   // The offset in an indirect block at which a row begins.
   uint64_t row_begin(uint64_t row) const;
@@ -43,9 +45,9 @@ class FractalHeap {
   bool has_sums_ = false;
   uint64_t width_ = 0, first_bytes_ = 0, most_direct_ = 0, most_managed_ = 0;
   uint64_t root_ = 0, root_rows_ = 0, max_bits_ = 0;
-  // The direct block that was read last: neighbouring objects often lie in one block.
-  uint64_t last_block_ = kUndefined;
-  Bytes last_bytes_;
+  // The blocks that were read, by address. Objects come in the order of a hash, so each
+  // is likely to lie in another block than the one before.
+  std::unordered_map<uint64_t, Bytes> blocks_;
 };
 
 }  // namespace holdfast::hdf5

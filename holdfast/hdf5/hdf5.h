@@ -38,10 +38,14 @@ bool looks_like_hdf5(const Source& source);
 Result<Contents> open_hdf5(std::shared_ptr<const Source> source);
 
 // Writes a file that every version of HDF5 reads: each tensor is a contiguous dataset
-// at the path that it is called by. What HDF5 cannot hold is kept in attributes of the
-// root (contents/kept_beside.h): objects, aliases, floats of one byte, which are stored as
-// integers, and names that cannot be paths. BF16 is stored as Keras does it.
+// at the path that it is called by, and its aliases are hard links. Attributes, texts,
+// soft links, empty groups and names of enumerations are written as HDF5 has them. What
+// HDF5 cannot hold is kept in attributes of the root (contents/kept_beside.h): other
+// objects, floats of one byte, which are stored as integers, and names that cannot be
+// paths. BF16 is stored as Keras does it.
 Result<void> write_hdf5(Sink& sink, const Contents& contents);
+// How many bytes write_hdf5() writes.
+Result<int64_t> measure_hdf5(const Contents& contents);
 
 // Plans the change of bits (contents/patch.h). Elements that lie plainly in the file
 // change in place; a chunk with filters is encoded anew. Fails with kUnsupported for

@@ -31,11 +31,7 @@ Result<Link> read_link(const File& file, ByteView data, const std::string& where
     link.target = text_of(cursor.take(bytes));
   }
   HOLDFAST_TRY(cursor.check(where, kLinkMessage));
-  if (kind > kSoftLink) {
-    return unsupported(
-        "{}: {} is a link to another file; expected all datasets in this file", where,
-        printable(link.name));
-  }
+  link.elsewhere = kind > kSoftLink;
   if (kind == kHardLink && link.address == kUndefined) {
     return corrupt("{}: {} is a link without an address", where, printable(link.name));
   }

@@ -13,10 +13,10 @@ struct Link {
   std::string name{};
   uint64_t address = kUndefined;  // of the object; kUndefined for a soft link
   std::string target{};           // of a soft link: a path
+  bool elsewhere = false;         // a link to another file
 };
 
 bool is_group(const ObjectHeader& header);
-// Fails with kUnsupported for links to other files.
 Result<std::vector<Link>> read_links(const File& file, const ObjectHeader& header,
                                      const std::string& where);
 

@@ -57,7 +57,9 @@ Result<Bytes> decompress_lzf(ByteView stored, int64_t bytes) {
     const uint32_t head = byte_at(stored, at++);
     if (head < kMostPlain) {
       const size_t count = head + 1;
-      if (count > stored.size() - at || count > whole - into.size()) return broken(begin);
+      if (count > stored.size() - at || count > whole - into.size()) {
+        return broken(begin);
+      }
       const auto from = stored.begin() + static_cast<int64_t>(at);
       into.insert(into.end(), from, from + static_cast<int64_t>(count));
       at += count;

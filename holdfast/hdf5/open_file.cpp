@@ -111,7 +111,8 @@ Result<OpenedFile> open_file(std::shared_ptr<const Source> source) {
                                  .objects = std::move(restored.objects),
                                  .metadata = std::move(restored.metadata)}};
   if (opened.contents.objects.none()) opened.contents.objects = objects_of(tree);
-  opened.contents.simplified = std::move(tree.simplified);
+  opened.contents.left_out = std::move(tree.left_out);
+  opened.contents.hdf5 = std::move(tree.details);
   opened.datasets = std::move(tree.datasets);
   opened.decoded = decoded;
   return opened;

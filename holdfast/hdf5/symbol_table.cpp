@@ -121,12 +121,18 @@ class SymbolReader {
     return {};
   }
 
-  Result<std::string> text_at(uint64_t offset) const {
+  // No byte of the heap belongs to two names, so all together are not longer than it.
+  Result<std::string> text_at(uint64_t offset) {
     const std::string_view names = text_of(names_);
     const size_t end = offset < names.size() ? names.find('\0', offset) : names.npos;
     if (end == names.npos) {
       return corrupt("{}: {} has a name at {} of a local heap of {} bytes", where_,
                      kSymbols, offset, names.size());
+    }
+    taken_ += end - offset;
+    if (taken_ > names.size()) {
+      return corrupt("{}: {} has names that overlap in a local heap of {} bytes", where_,
+                     kSymbols, names.size());
     }
     return std::string(names.substr(offset, end - offset));
   }
@@ -135,6 +141,7 @@ class SymbolReader {
   const ByteView names_;
   const std::string& where_;
   std::vector<Link> links_;
+  size_t taken_ = 0;  // bytes of the names so far
   std::unordered_set<uint64_t> seen_;
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "holdfast/contents/contents.h"
@@ -29,7 +30,8 @@ struct Tree {
   Object::Dict attributes{};
   Object::Dict values{};
   std::vector<Attribute> root_attributes{};
-  std::vector<std::string> simplified{};
+  std::vector<std::string> left_out{};  // as in Contents
+  Hdf5Details details{};
 };
 
 Result<Tree> read_tree(const File& file);

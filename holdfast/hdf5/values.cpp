@@ -3,6 +3,7 @@
 #include "holdfast/base/checked.h"
 #include "holdfast/base/json_text.h"
 #include "holdfast/hdf5/chunk_index_internal.h"
+#include "holdfast/hdf5/decoded_source_internal.h"
 #include "holdfast/hdf5/fractal_heap_internal.h"
 #include "holdfast/hdf5/values_internal.h"
 #include "holdfast/state/number.h"
@@ -16,6 +17,9 @@ constexpr uint8_t kTreeOfAttributeNames = 8;
 // Keras writes lists of names, and models as JSON. An attribute of more elements is not
 // for people.
 constexpr int64_t kMostElements = int64_t{1} << 20;
+// What all values of a small file may take in memory, and of a large one for each byte.
+constexpr int64_t kFewValueBytes = int64_t{256} << 20;
+constexpr int64_t kMostValueBytes = 64;
 
 // Text that is not UTF-8 becomes bytes, so that nothing of it is lost.
 Object text_or_bytes(std::string_view text) {
@@ -81,40 +85,71 @@ Result<GlobalHeap::Collection*> GlobalHeap::read_collection(uint64_t address,
   return &(collections_[address] = std::move(collection));
 }
 
+std::string place_of_path(const File& file, std::string_view path) {
+  return fmt::format("{}: /{}", file.name(), printable(path));
+}
+
+ValueReader::ValueReader(const File& file)
+    : file_(file),
+      heap_(file),
+      spendable_(kFewValueBytes + kMostValueBytes * file.source()->size()) {}
+
 Result<std::vector<Attribute>> ValueReader::read_attributes(const ObjectHeader& header,
-                                                            const std::string& where) {
+                                                            const std::string& path) {
+  const Owner owner{path, place_of_path(file_, path)};
   std::vector<Attribute> attributes;
   for (const Message& message : header.messages) {
     if (message.type != MessageType::kAttribute) continue;
     if (message.shared()) {
-      simplified_.push_back(where + ": an attribute in the heap of shared messages");
+      leave_out(owner, "?", "lies in the heap of shared messages");
       continue;
     }
-    HOLDFAST_TRY(add_attribute(message.data, where, attributes));
+    HOLDFAST_TRY(add_attribute(message.data, owner, attributes));
   }
   if (const Message* info = header.find(MessageType::kAttributeInfo)) {
-    HOLDFAST_TRY(add_heap_attributes(*info, where, attributes));
+    HOLDFAST_TRY(add_heap_attributes(*info, owner, attributes));
   }
   std::ranges::sort(attributes, {}, &Attribute::name);
   for (size_t i = 1; i < attributes.size(); ++i) {
     if (attributes[i].name != attributes[i - 1].name) continue;
-    return corrupt("{}: has the attribute {} twice", where,
+    return corrupt("{}: has the attribute {} twice", owner.where,
                    printable(attributes[i].name));
   }
   return attributes;
 }
 
-Result<void> ValueReader::add_attribute(ByteView data, const std::string& where,
+void ValueReader::leave_out(const Owner& owner, std::string_view attribute,
+                            std::string_view why) {
+  left_out_.push_back(fmt::format("{}: attribute {}: {}",
+                                  owner.path.empty() ? "/" : owner.path,
+                                  shown(attribute), why));
+}
+
+Result<void> ValueReader::spend(int64_t elements, int64_t bytes,
+                                const std::string& where) {
+  const auto of_elements = checked_mul(elements, int64_t{sizeof(Object)});
+  const auto all = of_elements ? checked_add(*of_elements, bytes) : std::nullopt;
+  if (!all || *all > spendable_) {
+    return unsupported(
+        "{} has {} elements, with which the values take far more than the {} bytes of "
+        "the file; expected elements that are stored in it",
+        where, elements, file_.source()->size());
+  }
+  spendable_ -= *all;
+  return {};
+}
+
+Result<void> ValueReader::add_attribute(ByteView data, const Owner& owner,
                                         std::vector<Attribute>& into) {
-  auto attribute = HOLDFAST_TRY(read_attribute(data, where));
+  auto attribute = HOLDFAST_TRY(read_attribute(data, owner));
   if (attribute) into.push_back(*std::move(attribute));
   return {};
 }
 
 // Attributes that lie in a fractal heap, because there are many.
-Result<void> ValueReader::add_heap_attributes(const Message& info,
-                                              const std::string& where,
+Result<void> ValueReader::add_heap_attributes(const Message& info, const Owner& owner,
                                               std::vector<Attribute>& into) {
+  const std::string& where = owner.where;
   Cursor cursor = file_.cursor(info.data);
   cursor.skip(1);
   if ((cursor.u8() & 1) != 0) cursor.skip(2);
@@ -129,15 +164,16 @@ Result<void> ValueReader::add_heap_attributes(const Message& info,
                      record.size());
     }
     const auto object = HOLDFAST_TRY(heap.read_object(record));
-    if (object) return add_attribute(*object, where, into);
-    simplified_.push_back(where + ": an attribute that is too large");
+    if (object) return add_attribute(*object, owner, into);
+    leave_out(owner, "?", "is too large");
     return {};
   };
   return visit_new_tree(file_, names, kTreeOfAttributeNames, where, add);
 }
 
 Result<std::optional<Attribute>> ValueReader::read_attribute(ByteView data,
-                                                             const std::string& where) {
+                                                             const Owner& owner) {
+  const std::string& where = owner.where;
   Cursor cursor = file_.cursor(data);
   const uint8_t version = cursor.u8(), flags = cursor.u8();
   const uint16_t name_bytes = cursor.u16(), type_bytes = cursor.u16(),
@@ -157,23 +193,34 @@ Result<std::optional<Attribute>> ValueReader::read_attribute(ByteView data,
   }
   const std::string name(padded.substr(0, padded.find('\0')));
   const std::string place = fmt::format("{}: attribute {}", where, printable(name));
-  const auto leave_out = [&](std::string_view what) {
-    simplified_.push_back(fmt::format("{}: {}", place, what));
+  const auto without = [&](std::string_view why) {
+    leave_out(owner, name, why);
     return std::optional<Attribute>();
   };
-  if (version > 1 && (flags & 2) != 0) return leave_out("a shared dataspace");
-  const Bytes resolved =
-      HOLDFAST_TRY(resolve_shared(file_, version > 1 && (flags & 1) != 0, type_data,
-                                  MessageType::kDatatype, place));
+  if (version > 1 && (flags & 2) != 0) return without("has a shared dataspace");
+  const auto shared = resolve_shared(file_, version > 1 && (flags & 1) != 0, type_data,
+                                     MessageType::kDatatype, place);
+  if (!shared.ok() && shared.error().code() == ErrorCode::kUnsupported) {
+    return without("has a datatype in the heap of shared messages");
+  }
+  const Bytes resolved = HOLDFAST_TRY(std::move(shared));
   const Datatype type = HOLDFAST_TRY(read_datatype(file_, resolved, place));
   const Dataspace space = HOLDFAST_TRY(read_dataspace(file_, space_data, place));
-  if (!is_utf8(name)) return leave_out("its name is not UTF-8");
+  if (type.refers) {
+    not_kept_.push_back(fmt::format("{}: attribute {}: references",
+                                    owner.path.empty() ? "/" : owner.path, shown(name)));
+    return std::optional<Attribute>();
+  }
+  if (!is_utf8(name)) return without("has a name that is not UTF-8");
   if (space.null) return std::optional(Attribute{name, Object()});
   const auto shape = Shape::create(space.sizes);
-  if (!shape.ok() || shape->elements() > kMostElements)
-    return leave_out("a large value");
-  auto value = HOLDFAST_TRY(value_of(type, *shape, cursor.take(cursor.left()), place));
-  if (!value) return leave_out(type.what);
+  if (!shape.ok() || shape->elements() > kMostElements) return without("is too large");
+  auto read = value_of(type, *shape, cursor.take(cursor.left()), place);
+  if (!read.ok() && read.error().code() == ErrorCode::kUnsupported) {
+    return without("is too large");
+  }
+  std::optional<Object> value = HOLDFAST_TRY(std::move(read));
+  if (!value) return without("holds " + type.what);
   return std::optional(Attribute{name, *std::move(value)});
 }
 
@@ -188,6 +235,7 @@ Result<std::optional<Object>> ValueReader::value_of(const Datatype& type,
     return corrupt("{}: has {} bytes; expected {} elements of {}", where, data.size(),
                    shape.elements(), type.bytes);
   }
+  HOLDFAST_TRY(spend(shape.elements() * (1 + shape.rank()), *bytes, where));
   Cursor cursor = file_.cursor(data);
   return std::optional(HOLDFAST_TRY(nested(type, shape, 0, cursor, where)));
 }
@@ -219,6 +267,7 @@ Result<Object> ValueReader::element(const Datatype& type, Cursor& cursor,
       return corrupt("{}: string of {} bytes lies in an object of {}", where, length,
                      text.size());
     }
+    HOLDFAST_TRY(spend(0, length, where));
     return text_or_bytes(text_of(text.first(length)));
   }
   Bytes bytes = copy_of(cursor.take(type.bytes));
@@ -238,18 +287,22 @@ Result<Object> ValueReader::read_strings(const Dataset& dataset) {
     return unsupported("{} has {} strings; expected at most {}", dataset.where,
                        dataset.shape.elements(), kMostElements);
   }
+  // Strings that were never written are empty, but take memory, as chunks do that reach
+  // beyond the dataset.
+  int64_t decoded = dataset.bytes();
   if (dataset.storage == Storage::kChunked) {
-    return unsupported("{} has strings in chunks; expected them without",
-                       dataset.where);
+    decoded = dataset.chunk_bytes();
+    for (int k = 0; k < dataset.shape.rank(); ++k) {
+      decoded = checked_mul(decoded, dataset.grid(k)).value_or(INT64_MAX);
+    }
   }
-  // Strings that were never written are empty.
-  if (dataset.storage == Storage::kNone && dataset.bytes() > 16 * kMostElements) {
-    return unsupported("{} has {} bytes of strings that were never written",
-                       dataset.where, dataset.bytes());
-  }
+  HOLDFAST_TRY(spend(0, decoded, dataset.where));
   Bytes data(static_cast<size_t>(dataset.bytes()));
   if (dataset.storage == Storage::kPlain) {
     HOLDFAST_TRY(file_.source()->read(dataset.offset, data));
+  }
+  if (dataset.storage == Storage::kChunked) {
+    HOLDFAST_TRY(read_all_chunks(*file_.source(), dataset, data));
   }
   auto value = HOLDFAST_TRY(value_of(dataset.type, dataset.shape, data, dataset.where));
   return value ? *std::move(value) : Object();

@@ -45,24 +45,33 @@ struct Attribute {
 // Reads values that are no tensors.
 class ValueReader {
  public:
-  explicit ValueReader(const File& file) : file_(file), heap_(file) {}
+  explicit ValueReader(const File& file);
 
-  // The attributes of an object in the order of their names. Those that an Object
-  // cannot hold are left out, and listed in simplified().
+  // The attributes of the object at a path in the order of their names. Those that an
+  // Object cannot hold are not among them, but in left_out() or not_kept().
   Result<std::vector<Attribute>> read_attributes(const ObjectHeader& header,
-                                                 const std::string& where);
+                                                 const std::string& path);
   // The value of a dataset of strings. A list, or nested lists, unless it is a scalar.
   Result<Object> read_strings(const Dataset& dataset);
 
-  std::vector<std::string>& simplified() { return simplified_; }
+  std::vector<std::string>& left_out() { return left_out_; }  // as in Contents
+  std::vector<std::string>& not_kept() { return not_kept_; }  // as in Hdf5Details
 
  private:
-  Result<std::optional<Attribute>> read_attribute(ByteView data,
-                                                  const std::string& where);
-  Result<void> add_attribute(ByteView data, const std::string& where,
+  // The object whose attributes are read, for messages and for lists of names.
+  struct Owner {
+    const std::string& path;
+    std::string where;
+  };
+  Result<std::optional<Attribute>> read_attribute(ByteView data, const Owner& owner);
+  Result<void> add_attribute(ByteView data, const Owner& owner,
                              std::vector<Attribute>& into);
-  Result<void> add_heap_attributes(const Message& info, const std::string& where,
+  Result<void> add_heap_attributes(const Message& info, const Owner& owner,
                                    std::vector<Attribute>& into);
+  void leave_out(const Owner& owner, std::string_view attribute, std::string_view why);
+  // Counts what values take in memory. Fails with kUnsupported if it is far more than
+  // the file has: elements that were never written, or many that share one text.
+  Result<void> spend(int64_t elements, int64_t bytes, const std::string& where);
   // nullopt for values that an Object cannot hold.
   Result<std::optional<Object>> value_of(const Datatype& type, const Shape& shape,
                                          ByteView data, const std::string& where);
@@ -73,7 +82,12 @@ class ValueReader {
 
   const File& file_;
   GlobalHeap heap_;
-  std::vector<std::string> simplified_;
+  int64_t spendable_;
+  std::vector<std::string> left_out_;
+  std::vector<std::string> not_kept_;
 };
+
+// How messages name the object at a path of a file.
+std::string place_of_path(const File& file, std::string_view path);
 
 }  // namespace holdfast::hdf5

@@ -7,14 +7,11 @@
 // written: the metadata is made in memory, and the addresses of the tensors are put in
 // when its size is known.
 #include <algorithm>
-#include <map>
 
 #include "holdfast/base/checked.h"
-#include "holdfast/base/json_text.h"
-#include "holdfast/contents/kept_beside.h"
 #include "holdfast/hdf5/datatype_internal.h"
-#include "holdfast/hdf5/encode_internal.h"
 #include "holdfast/hdf5/hdf5.h"
+#include "holdfast/hdf5/write_plan_internal.h"
 
 namespace holdfast {
 namespace {
@@ -24,14 +21,7 @@ using hdf5::kUndefined;
 
 constexpr int64_t kAlignment = 64;
 constexpr int64_t kWriteBytes = int64_t{4} << 20;
-// Tensors whose names HDF5 cannot have are called so, with a number behind.
-constexpr std::string_view kOddName = "holdfast.tensor.";
-
-// The groups and datasets of the file: a dataset if it has a tensor.
-struct Node {
-  std::map<std::string, Node> children{};
-  std::optional<TensorId> tensor{};
-};
+constexpr size_t kMostTypeBytes = 60000;
 
 // A place that gets the address of a tensor's elements once it is known.
 struct Pending {
@@ -39,112 +29,132 @@ struct Pending {
   size_t at = 0;
 };
 
-bool is_plain_name(std::string_view name) {
-  return !name.empty() && name != "." && name != ".." &&
-         !name.starts_with(kKeptPrefix) && name.find('\0') == name.npos &&
-         is_utf8(name);
-}
-
-// Calls `visit` with each part of a path between slashes. Stops if it returns false.
-template <typename Visit>
-bool for_each_part(std::string_view path, const Visit& visit) {
-  for (;;) {
-    const size_t end = path.find('/');
-    if (!visit(path.substr(0, end), end == path.npos)) return false;
-    if (end == path.npos) return true;
-    path.remove_prefix(end + 1);
-  }
-}
-
-// Puts a tensor at its path. Returns false, and may leave groups without tensors, if
-// the path has a part that HDF5 cannot have or that is a tensor.
-bool place(Node& root, std::string_view path, TensorId tensor) {
-  if (!for_each_part(path,
-                     [](std::string_view part, bool) { return is_plain_name(part); })) {
-    return false;
-  }
-  Node* node = &root;
-  const bool free = for_each_part(path, [&](std::string_view part, bool) {
-    node = &node->children[std::string(part)];
-    return !node->tensor;
-  });
-  if (!free || !node->children.empty()) return false;
-  node->tensor = tensor;
-  return true;
-}
-
-// How HDF5 stores a dtype: floats of one byte, which it does not have, as integers. BF16
-// is stored as Keras does it.
-Dtype stored_as(Dtype dtype) {
-  const bool is_foreign = info(dtype).kind == DtypeKind::kFloat && bytes_of(dtype) == 1;
-  return is_foreign ? unsigned_like(dtype) : dtype;
-}
-
 class FileMaker {
  public:
-  explicit FileMaker(const Contents& contents) : contents_(contents) {}
+  explicit FileMaker(const Contents& contents)
+      : contents_(contents),
+        plan_(hdf5::plan_write(contents)),
+        headers_(contents.collection.tensors().size(), kUndefined) {}
 
-  Result<void> write(Sink& sink) {
-    HOLDFAST_TRY(plan_names());
+  // Returns the size of the file.
+  Result<int64_t> prepare() {
     HOLDFAST_TRY(encode_metadata());
     HOLDFAST_TRY(place_tensors());
+    return std::max<int64_t>(end_, std::ssize(encoder_.bytes()));
+  }
+
+  // Call prepare() first.
+  Result<void> write(Sink& sink) const {
     HOLDFAST_TRY(sink.append(encoder_.bytes()));
     return write_tensors(sink);
   }
 
  private:
-  Result<void> plan_names() {
-    const auto tensors = contents_.collection.tensors();
-    // Longer paths first would be no better: whichever comes first keeps its name.
-    for (TensorId t = 0; t < tensors.size(); ++t) {
-      std::string name = tensors[t].name;
-      if (!place(root_, name, t)) {
-        name = fmt::format("{}{}", kOddName, t);
-        root_.children[name].tensor = t;
-      }
-      stored_.push_back({std::move(name), stored_as(tensors[t].dtype)});
-    }
-    return {};
-  }
-
   Result<void> encode_metadata() {
-    const hdf5::KeptAttributes kept =
-        HOLDFAST_TRY(keep_beside(contents_, contents_.objects, stored_));
-    const size_t superblock = encoder_.begin_file();
-    std::vector<std::string_view> texts;
-    for (const auto& [name, text] : kept) texts.push_back(text);
-    if (std::ranges::find(stored_, Dtype::kBf16, &StoredAs::dtype) != stored_.end()) {
-      texts.push_back(hdf5::kBfloat16);
+    const KeptTexts kept =
+        HOLDFAST_TRY(keep_beside(contents_, plan_.objects, plan_.stored));
+    // Objects of texts that attributes refer to.
+    std::vector<Object> kept_texts;
+    kept_texts.reserve(kept.size());
+    for (const auto& [name, text] : kept) {
+      kept_texts.emplace_back(text);
+      plan_.root.attributes.push_back({name, *hdf5::native_value(kept_texts.back())});
     }
-    const uint64_t heap = encoder_.add_texts(texts);
-    bfloat16_ = {.heap = heap, .number = texts.size()};
-    const auto root = encode_group(root_, kept, heap);
+    add_bfloat16();
+    const size_t superblock = encoder_.begin_file();
+    announce(plan_.root);
+    for (const auto& attributes : plan_.attributes) announce(attributes);
+    texts_.write(encoder_);
+    const auto root = encode_group(plan_.root);
     encoder_.align(kAlignment);
     encoder_.finish_superblock(superblock, root);
     return {};
   }
 
-  // Children come before their group, because it has their addresses.
-  hdf5::GroupPlace encode_group(const Node& group, const hdf5::KeptAttributes& kept,
-                                uint64_t heap) {
-    std::vector<hdf5::Symbol> symbols;
-    for (const auto& [name, child] : group.children) {
-      if (child.tensor) {
-        symbols.push_back({name, encode_dataset(*child.tensor), {}});
-      } else if (!child.children.empty()) {
-        const auto place = encode_group(child, {}, kUndefined);
-        symbols.push_back({name, place.header, place});
-      }
+  // Keras says in an attribute that bytes without a meaning are BF16.
+  void add_bfloat16() {
+    for (TensorId t = 0; t < plan_.stored.size(); ++t) {
+      if (plan_.stored[t].dtype != Dtype::kBf16) continue;
+      plan_.attributes[t].push_back(
+          {std::string(hdf5::kDtypeAttribute), *hdf5::native_value(bfloat16_)});
     }
-    return encoder_.add_group(symbols, kept, heap);
   }
 
+  void announce(const std::vector<hdf5::NewAttribute>& attributes) {
+    for (const auto& attribute : attributes) {
+      hdf5::announce_texts(attribute.value, texts_);
+    }
+  }
+  void announce(const hdf5::Node& node) {
+    announce(node.attributes);
+    if (node.value) hdf5::announce_texts(*node.value, texts_);
+    for (const auto& [name, child] : node.children) announce(child);
+  }
+
+  std::vector<Bytes> messages_of(const std::vector<hdf5::NewAttribute>& attributes) {
+    std::vector<Bytes> messages;
+    for (const auto& attribute : attributes) {
+      messages.push_back(hdf5::attribute_message(
+          attribute.name, hdf5::stored_value(attribute.value, texts_)));
+    }
+    return messages;
+  }
+
+  // Children come before their group, because it has their addresses.
+  hdf5::GroupPlace encode_group(const hdf5::Node& group) {
+    std::vector<hdf5::Symbol> symbols;
+    for (const auto& [name, child] : group.children) {
+      if (!child.is_written()) continue;
+      hdf5::Symbol symbol{.name = name};
+      if (child.tensor) {
+        symbol.header = encode_dataset(*child.tensor);
+      } else if (child.value) {
+        symbol.header = encode_value(child);
+      } else if (child.target) {
+        symbol.target = child.target;
+      } else {
+        symbol.group = encode_group(child);
+        symbol.header = symbol.group.header;
+      }
+      symbols.push_back(std::move(symbol));
+    }
+    return encoder_.add_group(symbols, messages_of(group.attributes));
+  }
+
+  // A dataset that has several names is written once.
   uint64_t encode_dataset(TensorId t) {
+    if (headers_[t] != kUndefined) return headers_[t];
     const Tensor& tensor = contents_.collection.tensor(t);
-    const auto [header, address_at] =
-        encoder_.add_dataset(stored_[t].dtype, tensor.shape, tensor.bytes(), bfloat16_);
+    const auto names = contents_.hdf5.enumerations.find(tensor.name);
+    Bytes type = hdf5::type_of(plan_.stored[t].dtype);
+    if (names != contents_.hdf5.enumerations.end()) {
+      Bytes named = hdf5::enumeration_type(tensor.dtype, names->second);
+      // Numbers whose names are too long for a message lose them.
+      if (named.size() < kMostTypeBytes) type = std::move(named);
+    }
+    const std::vector<Bytes> attributes = messages_of(plan_.attributes[t]);
+    const auto [header, address_at] = encoder_.add_dataset(
+        {.type = std::move(type),
+         .space = hdf5::space_of(tensor.shape.sizes()),
+         .bytes = static_cast<uint64_t>(tensor.bytes()),
+         .attributes = attributes,
+         .links = plan_.links[t]});
     pending_.push_back({t, address_at});
-    return header;
+    return headers_[t] = header;
+  }
+
+  uint64_t encode_value(const hdf5::Node& node) {
+    const hdf5::StoredValue value = hdf5::stored_value(*node.value, texts_);
+    const std::vector<Bytes> attributes = messages_of(node.attributes);
+    const uint64_t address =
+        value.data.empty() ? kUndefined : encoder_.add_bytes(value.data);
+    return encoder_
+        .add_dataset({.type = value.type,
+                      .space = value.space,
+                      .address = address,
+                      .bytes = value.data.size(),
+                      .attributes = attributes})
+        .first;
   }
 
   // Puts the addresses of the tensors into the metadata, which ends where they begin.
@@ -186,10 +196,11 @@ class FileMaker {
   }
 
   const Contents& contents_;
-  Node root_;
-  std::vector<StoredAs> stored_;
+  hdf5::WritePlan plan_;
+  const Object bfloat16_{std::string(hdf5::kBfloat16)};
+  hdf5::TextHeaps texts_;
   Encoder encoder_;
-  hdf5::HeapText bfloat16_;  // if a tensor is BF16
+  std::vector<uint64_t> headers_;  // of the tensors that are encoded
   std::vector<Pending> pending_;
   int64_t end_ = 0;
 };
@@ -198,7 +209,13 @@ class FileMaker {
 
 Result<void> write_hdf5(Sink& sink, const Contents& contents) {
   HOLDFAST_CHECK(sink.size() == 0, "a sink with {} bytes", sink.size());
-  return FileMaker(contents).write(sink);
+  FileMaker maker(contents);
+  HOLDFAST_TRY(maker.prepare());
+  return maker.write(sink);
+}
+
+Result<int64_t> measure_hdf5(const Contents& contents) {
+  return FileMaker(contents).prepare();
 }
 
 }  // namespace holdfast

@@ -1,6 +1,7 @@
 #include "holdfast/inspect/convert.h"
 
 #include <algorithm>
+#include <set>
 
 #include "holdfast/checkpoint/step_files.h"
 #include "holdfast/contents/file_locks.h"
@@ -33,6 +34,25 @@ Result<void> check_kept(const Contents& contents, const Format& format) {
   return {};
 }
 
+// Names soft links that are no name of a tensor, nor a part of one.
+std::vector<std::string> links_without_tensors(const Contents& contents) {
+  std::vector<std::string> words;
+  if (contents.hdf5.soft_links.empty()) return words;
+  std::set<std::string_view> names;
+  for (const Tensor& tensor : contents.collection.tensors()) {
+    names.insert(tensor.name);
+    names.insert(tensor.aliases.begin(), tensor.aliases.end());
+  }
+  for (const auto& [path, target] : contents.hdf5.soft_links) {
+    const std::string inside = path + "/";
+    const auto next = names.lower_bound(inside);
+    if (names.contains(path)) continue;
+    if (next != names.end() && next->starts_with(inside)) continue;
+    words.push_back(fmt::format("link {} to {}, which has no tensor", path, target));
+  }
+  return words;
+}
+
 // Names, in words, what the target does not keep and the values do not depend on.
 std::vector<std::string> what_is_left_out(Env& env, const Found& from,
                                           const Contents& contents,
@@ -46,6 +66,10 @@ std::vector<std::string> what_is_left_out(Env& env, const Found& from,
     for (const Tensor& tensor : contents.collection.tensors()) {
       words.push_back("name " + tensor.name);
     }
+  }
+  std::ranges::copy(contents.hdf5.not_kept, std::back_inserter(words));
+  if (!format.keeps_links) {
+    std::ranges::copy(links_without_tensors(contents), std::back_inserter(words));
   }
   if (!format.keeps_metadata) {
     for (const auto& [key, value] : contents.metadata) {

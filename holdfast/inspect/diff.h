@@ -63,6 +63,7 @@ struct DiffReport {
   int64_t bytes = 0;
 
   int64_t count(Verdict verdict) const;
+  // Whether everything was compared and is equal.
   bool equal() const;
 };
 

@@ -11,15 +11,16 @@ import pytest
 import holdfast
 
 
-def make_model(seed):
+def make_model(seed, last="bfloat16"):
     keras.utils.set_random_seed(seed)
     model = keras.Sequential([
         keras.Input((3,)),
         keras.layers.Dense(4),
         keras.layers.BatchNormalization(),
-        keras.layers.Dense(5, dtype=keras.DTypePolicy("bfloat16")),
+        keras.layers.Dense(5, dtype=keras.DTypePolicy(last)),
     ])
-    model.compile(optimizer="adam", loss="mse")
+    # Keras cannot load an .h5 file that names the loss "mse".
+    model.compile(optimizer="adam", loss=keras.losses.MeanSquaredError())
     model.fit(np.ones((2, 3)), np.ones((2, 5)), verbose=0)
     return model
 
@@ -55,3 +56,28 @@ def test_keras_loads_what_was_converted(tmp_path, between):
     assert bits(other.get_weights()) != bits(model.get_weights())
     other.load_weights(tmp_path / "b.weights.h5")
     assert bits(other.get_weights()) == bits(model.get_weights())
+
+
+@pytest.mark.parametrize("way", [
+    ["a.h5", "b.h5"], ["a.h5", "a.npz", "b.h5"], ["a.keras", "b.keras"],
+    ["a.keras", "a.h5", "b.keras"], ["a.keras", "a.npz", "b.keras"],
+])  # fmt: skip
+def test_keras_loads_a_whole_model_that_was_converted(tmp_path, way):
+    # Keras's .h5 does not say that a weight is bfloat16, so nobody can read it again.
+    model = make_model(1, "float32" if way[0] == "a.h5" else "bfloat16")
+    model.save(tmp_path / way[0])
+    for source, target in zip(way, way[1:]):
+        holdfast.convert(tmp_path / source, tmp_path / target)
+    other = keras.models.load_model(tmp_path / way[-1])
+    assert bits(other.get_weights()) == bits(model.get_weights())
+    assert [layer.name for layer in other.layers] == [layer.name for layer in model.layers]
+    before = keras.models.load_model(tmp_path / way[0]).optimizer.variables
+    after = other.optimizer.variables
+    assert bits(np.asarray(v) for v in after) == bits(np.asarray(v) for v in before)
+
+
+def test_a_keras_file_is_written_only_if_the_model_is_known(tmp_path):
+    make_model(1).save_weights(tmp_path / "a.weights.h5")
+    with pytest.raises(NotImplementedError, match="config.json"):
+        holdfast.convert(tmp_path / "a.weights.h5", tmp_path / "b.keras")
+    assert not (tmp_path / "b.keras").exists()
