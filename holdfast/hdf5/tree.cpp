@@ -135,7 +135,6 @@ class Walker {
   }
 
   Result<void> visit(uint64_t address, const std::string& path, int depth) {
-    HOLDFAST_TRY(count_path(path, depth));
     const bool is_new = !known_.contains(address);
     if (is_new) HOLDFAST_TRY(read_object(address, path));
     Known& known = known_.at(address);
@@ -155,6 +154,7 @@ class Walker {
     if (known.links.empty() && !path.empty()) tree_.details.empty_groups.insert(path);
     for (const Link& link : known.links) {
       const std::string name = path.empty() ? link.name : path + "/" + link.name;
+      HOLDFAST_TRY(count_path(name, depth + 1));
       if (link.elsewhere) {
         leave_out(name, "is a link to another file; expected one inside the file");
         continue;

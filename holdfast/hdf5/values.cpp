@@ -18,7 +18,7 @@ constexpr uint8_t kTreeOfAttributeNames = 8;
 // for people.
 constexpr int64_t kMostElements = int64_t{1} << 20;
 // What all values of a small file may take in memory, and of a large one for each byte.
-constexpr int64_t kFewValueBytes = int64_t{256} << 20;
+constexpr int64_t kFewValueBytes = int64_t{128} << 20;
 constexpr int64_t kMostValueBytes = 64;
 
 // Text that is not UTF-8 becomes bytes, so that nothing of it is lost.
@@ -131,9 +131,9 @@ Result<void> ValueReader::spend(int64_t elements, int64_t bytes,
   const auto all = of_elements ? checked_add(*of_elements, bytes) : std::nullopt;
   if (!all || *all > spendable_) {
     return unsupported(
-        "{} has {} elements, with which the values take far more than the {} bytes of "
-        "the file; expected elements that are stored in it",
-        where, elements, file_.source()->size());
+        "{} takes, with the values before it, far more memory than the {} bytes of the "
+        "file; expected values that are stored in it",
+        where, file_.source()->size());
   }
   spendable_ -= *all;
   return {};

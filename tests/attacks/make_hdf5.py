@@ -109,6 +109,25 @@ def external_link(file):
     file["e"] = h5py.ExternalLink("/etc/passwd", "/w")
 
 
+def long_name(file):
+    file["a" * 40] = np.arange(3)
+    file["b"] = file["c"] = np.arange(3)
+
+
+def long_paths(file):
+    path = "/".join(["n" * 2000] * 40)
+    for i in range(260):
+        file[f"{path}/{i}"] = h5py.SoftLink("nowhere")
+
+
+def slow_soft_links(file):
+    file.create_group("g")
+    file["g/self"] = file["g"]
+    file["long"] = h5py.SoftLink("/g" + "/self" * 6000)
+    for i in range(200):
+        file[f"to long {i}"] = h5py.SoftLink("/long")
+
+
 def kept_names(file):
     file["w"] = np.arange(3)
     file.attrs["holdfast.names"] = '{"v": "x"}'
@@ -214,6 +233,10 @@ BUILT = {
     "group_inside_itself": (links(a__w=None, a__again="a"), {}),
     "group_inside_itself_newer": (links(a__w=None, a__b__again="a"), NEWER),
     "groups_that_double_24_times": (doubling_groups, {}),
+    "paths_of_80_kilobytes": (long_paths, {}),
+    "soft_links_of_6000_steps": (slow_soft_links, {}),
+    "strings_that_were_never_written": (
+        dataset("s", (1000000, 1, 1, 1, 1, 1, 1, 1), h5py.string_dtype()), {}),
     "groups_100_deep": (dataset("/".join("g" * 100), data=1.0), {}),
     "dimensions_9": (dataset("w", data=np.zeros((1,) * 9)), {}),
     "filter_scaleoffset": (dataset("s", data=np.arange(64), chunks=(16,), scaleoffset=3), {}),
@@ -263,6 +286,9 @@ CHANGED = {
     "name_outside_the_heap": (two, (letters(b"SNOD", 8), "Q", 1 << 40)),
     "heap_larger_than_the_file": (two, (letters(b"HEAP", 8), "Q", 1 << 29)),
     "heap_of_exabytes": (two, (letters(b"HEAP", 8), "Q", 1 << 62)),
+    "names_that_overlap": (
+        long_name, (letters(b"SNOD", 48), "Q", field(letters(b"SNOD", 8), more=1)),
+        (letters(b"SNOD", 88), "Q", field(letters(b"SNOD", 8), more=2))),
     "two_links_of_one_name": (two, (letters(b"SNOD", 48), "Q", field(letters(b"SNOD", 8)))),
     "link_with_a_slash": (two, (field(letters(b"HEAP", 24), more=8), "B", ord("/"))),
     "dimension_of_2_to_63": (two, (size_of_b(), "Q", 1 << 63)),
