@@ -40,6 +40,15 @@ class DigestCheck {
 // The names of the values of an enumeration.
 using EnumNames = std::vector<std::pair<std::string, int64_t>>;
 
+// A value of HDF5 that is no tensor, as it lies in the file: an attribute or a dataset.
+struct Hdf5Value {
+  Bytes type{};                   // the datatype message
+  bool null = false;              // whether it has no elements and no sizes
+  std::vector<int64_t> sizes{};
+  Bytes data{};
+  Object value{};  // what it means
+};
+
 // What HDF5 files have and no other format, so that one that is written anew has it too.
 struct Hdf5Details {
   // Soft links, by their paths: where they lead to. The paths of a tensor that lead over
@@ -48,6 +57,10 @@ struct Hdf5Details {
   std::set<std::string> empty_groups{};
   // By the name of a tensor of integers.
   std::map<std::string, EnumNames> enumerations{};
+  // The types of attributes, by path and name, and of datasets that are no tensors: an
+  // Object has fewer types than HDF5. Texts of any length have none of their own.
+  std::map<std::string, std::map<std::string, Hdf5Value>> attributes{};
+  std::map<std::string, Hdf5Value> values{};
   // Structure that no other file can have, by name, and what it is: attributes that refer
   // to other objects of the file, named datatypes, groups that contain themselves. No
   // value is missing without it. Example: "x: attribute DIMENSION_LIST: references".

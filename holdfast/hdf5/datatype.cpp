@@ -250,7 +250,9 @@ void swap_numbers(ByteSpan bytes, int64_t width) {
 Result<Datatype> read_datatype(const File& file, ByteView data,
                                const std::string& where) {
   Cursor cursor = file.cursor(data);
-  return TypeReader(cursor, where).read(0);
+  Datatype type = HOLDFAST_TRY(TypeReader(cursor, where).read(0));
+  type.message = copy_of(data);
+  return type;
 }
 
 Result<Dataspace> read_dataspace(const File& file, ByteView data,

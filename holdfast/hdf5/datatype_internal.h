@@ -38,6 +38,7 @@ struct Datatype {
   bool refers = false;
   // For messages: "a compound type".
   std::string what{};
+  Bytes message{};  // what the type was read from
 };
 
 // Swaps big-endian numbers of `width` bytes.

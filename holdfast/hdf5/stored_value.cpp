@@ -131,6 +131,7 @@ HeapText TextHeaps::use(std::string_view text) {
 }
 
 size_t NativeValue::stored_bytes() const {
+  if (as_it_was != nullptr) return as_it_was->type.size() + as_it_was->data.size();
   switch (kind) {
     case Kind::kText: return elements.size() * kHeapTextBytes;
     case Kind::kBytes: return elements.size() * longest(*this);
@@ -159,6 +160,11 @@ std::optional<NativeValue> native_value(const Object& object) {
   return value;
 }
 
+std::optional<NativeValue> native_value(const Object& object, const Hdf5Value* before) {
+  if (before == nullptr || !(before->value == object)) return native_value(object);
+  return NativeValue{.as_it_was = before};
+}
+
 void announce_texts(const NativeValue& value, TextHeaps& texts) {
   if (value.kind != Kind::kText) return;
   for (const Object* element : value.elements) {
@@ -167,6 +173,11 @@ void announce_texts(const NativeValue& value, TextHeaps& texts) {
 }
 
 StoredValue stored_value(const NativeValue& value, TextHeaps& texts) {
+  if (const Hdf5Value* was = value.as_it_was) {
+    return {.type = was->type,
+            .space = was->null ? null_space() : space_of(was->sizes),
+            .data = was->data};
+  }
   StoredValue stored{.type = type_of_value(value), .space = space_of(value.sizes)};
   if (value.kind == Kind::kNone) stored.space = null_space();
   Fields fields;

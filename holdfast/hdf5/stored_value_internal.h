@@ -33,12 +33,18 @@ struct NativeValue {
   Kind kind = Kind::kNone;
   std::vector<int64_t> sizes{};           // of nested lists
   std::vector<const Object*> elements{};  // of the object that was given
+  // The value as it lay in a file of HDF5, if it did. Then the fields above say nothing.
+  const Hdf5Value* as_it_was = nullptr;
 
   // How many bytes it takes in the file, without texts in heaps.
   size_t stored_bytes() const;
 };
 // nullopt if HDF5 has no such value: a dict, or a list of different things.
 std::optional<NativeValue> native_value(const Object& object);
+
+// The same value, with the type that it had in the file that it was read from. `before`
+// may be null, or of another value.
+std::optional<NativeValue> native_value(const Object& object, const Hdf5Value* before);
 
 void announce_texts(const NativeValue& value, TextHeaps& texts);
 StoredValue stored_value(const NativeValue& value, TextHeaps& texts);

@@ -304,6 +304,12 @@ class Walker {
   }
 
   void keep_attributes(const std::string& path, std::vector<Attribute> attributes) {
+    for (Attribute& attribute : attributes) {
+      if (!attribute.stored) continue;
+      attribute.stored->value = attribute.value;
+      tree_.details.attributes[path.empty() ? "/" : path].emplace(
+          attribute.name, *std::move(attribute.stored));
+    }
     if (path.empty()) {
       tree_.root_attributes = std::move(attributes);
       return;
@@ -326,9 +332,13 @@ class Walker {
     const bool is_text =
         type.kind == Datatype::Kind::kText || type.kind == Datatype::Kind::kHeapText;
     if (dataset.null || is_text) {
-      Object value =
-          dataset.null ? Object() : HOLDFAST_TRY(values_.read_strings(dataset));
-      tree_.values.items.emplace_back(Object(path), std::move(value));
+      ValueReader::Strings read{.stored = Hdf5Value{type.message, true}};
+      if (!dataset.null) read = HOLDFAST_TRY(values_.read_strings(dataset));
+      if (read.stored) {
+        read.stored->value = read.value;
+        tree_.details.values.emplace(path, *std::move(read.stored));
+      }
+      tree_.values.items.emplace_back(Object(path), std::move(read.value));
       return kNoTensor;
     }
     if (type.kind != Datatype::Kind::kNumber) {

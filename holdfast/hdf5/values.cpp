@@ -43,6 +43,17 @@ Object number_of_bits(Dtype dtype, uint64_t bits) {
   }
 }
 
+// The value as it is stored. Not for texts in the heap of this file.
+std::optional<Hdf5Value> stored_as(const Datatype& type, const Shape& shape,
+                                   ByteView data) {
+  const bool in_heap = type.kind == Datatype::Kind::kHeapText;
+  if (in_heap && shape.elements() > 0) return std::nullopt;
+  const auto bytes = static_cast<size_t>(shape.elements()) * type.bytes;
+  return Hdf5Value{.type = type.message,
+                   .sizes = {shape.sizes().begin(), shape.sizes().end()},
+                   .data = copy_of(data.first(bytes))};
+}
+
 }  // namespace
 
 Result<ByteView> GlobalHeap::find(uint64_t address, uint32_t number,
@@ -212,16 +223,20 @@ Result<std::optional<Attribute>> ValueReader::read_attribute(ByteView data,
     return std::optional<Attribute>();
   }
   if (!is_utf8(name)) return without("has a name that is not UTF-8");
-  if (space.null) return std::optional(Attribute{name, Object()});
+  if (space.null) {
+    return std::optional(Attribute{name, Object(), Hdf5Value{resolved, true}});
+  }
   const auto shape = Shape::create(space.sizes);
   if (!shape.ok() || shape->elements() > kMostElements) return without("is too large");
-  auto read = value_of(type, *shape, cursor.take(cursor.left()), place);
+  const ByteView elements = cursor.take(cursor.left());
+  auto read = value_of(type, *shape, elements, place);
   if (!read.ok() && read.error().code() == ErrorCode::kUnsupported) {
     return without("is too large");
   }
   std::optional<Object> value = HOLDFAST_TRY(std::move(read));
   if (!value) return without("holds " + type.what);
-  return std::optional(Attribute{name, *std::move(value)});
+  return std::optional(
+      Attribute{name, *std::move(value), stored_as(type, *shape, elements)});
 }
 
 Result<std::optional<Object>> ValueReader::value_of(const Datatype& type,
@@ -282,7 +297,7 @@ Result<Object> ValueReader::element(const Datatype& type, Cursor& cursor,
                                Object(to_double(type.dtype, bits(1)))}});
 }
 
-Result<Object> ValueReader::read_strings(const Dataset& dataset) {
+Result<ValueReader::Strings> ValueReader::read_strings(const Dataset& dataset) {
   if (dataset.shape.elements() > kMostElements) {
     return unsupported("{} has {} strings; expected at most {}", dataset.where,
                        dataset.shape.elements(), kMostElements);
@@ -305,7 +320,8 @@ Result<Object> ValueReader::read_strings(const Dataset& dataset) {
     HOLDFAST_TRY(read_all_chunks(*file_.source(), dataset, data));
   }
   auto value = HOLDFAST_TRY(value_of(dataset.type, dataset.shape, data, dataset.where));
-  return value ? *std::move(value) : Object();
+  return Strings{.value = value ? *std::move(value) : Object(),
+                 .stored = stored_as(dataset.type, dataset.shape, data)};
 }
 
 }  // namespace holdfast::hdf5

@@ -40,6 +40,7 @@ class GlobalHeap {
 struct Attribute {
   std::string name{};
   Object value{};
+  std::optional<Hdf5Value> stored{};  // without its value; none for texts in a heap
 };
 
 // Reads values that are no tensors.
@@ -51,8 +52,13 @@ class ValueReader {
   // Object cannot hold are not among them, but in left_out() or not_kept().
   Result<std::vector<Attribute>> read_attributes(const ObjectHeader& header,
                                                  const std::string& path);
-  // The value of a dataset of strings. A list, or nested lists, unless it is a scalar.
-  Result<Object> read_strings(const Dataset& dataset);
+  // The value of a dataset of strings: a list, or nested lists, unless it is a scalar.
+  // Also as it is stored, if it does not lie in a heap.
+  struct Strings {
+    Object value{};
+    std::optional<Hdf5Value> stored{};
+  };
+  Result<Strings> read_strings(const Dataset& dataset);
 
   std::vector<std::string>& left_out() { return left_out_; }  // as in Contents
   std::vector<std::string>& not_kept() { return not_kept_; }  // as in Hdf5Details

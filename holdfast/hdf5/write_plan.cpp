@@ -49,6 +49,12 @@ bool comes_before(const std::string& a, const std::string& b) {
   return parts_of(a) < parts_of(b);
 }
 
+template <typename Value>
+const Value* find_in(const std::map<std::string, Value>& map, const std::string& key) {
+  const auto found = map.find(key);
+  return found == map.end() ? nullptr : &found->second;
+}
+
 class WritePlanner {
  public:
   explicit WritePlanner(const Contents& contents)
@@ -94,6 +100,7 @@ class WritePlanner {
   }
 
   bool is_under_soft_link(std::string_view path) const {
+    if (soft_links_.empty()) return false;
     for (size_t end = path.find('/'); end != path.npos; end = path.find('/', end + 1)) {
       if (soft_links_.contains(std::string(path.substr(0, end)))) return true;
     }
@@ -107,10 +114,12 @@ class WritePlanner {
     for (const std::string& alias : tensor.aliases) {
       if (!is_under_soft_link(alias)) return alias;
     }
-    std::erase_if(soft_links_, [&](const auto& link) {
-      return tensor.name == link.first || tensor.name.starts_with(link.first + "/");
-    });
-    return tensor.name;
+    const std::string& name = tensor.name;
+    for (size_t end = name.find('/'); end != name.npos; end = name.find('/', end + 1)) {
+      soft_links_.erase(name.substr(0, end));
+    }
+    soft_links_.erase(name);
+    return name;
   }
 
   void place_tensor(TensorId t, std::string name) {
@@ -208,10 +217,11 @@ class WritePlanner {
   }
 
   bool place_value(const std::string& path, const Object& object) {
-    auto value = native_value(object);
+    auto value = native_value(object, find_in(contents_.hdf5.values, path));
     if (!value) return false;
     // A list of no texts must not become a tensor.
-    if (value->elements.empty() && !value->sizes.empty()) {
+    if (value->as_it_was == nullptr && value->elements.empty() &&
+        !value->sizes.empty()) {
       value->kind = NativeValue::Kind::kText;
     }
     const bool fits = value->kind == NativeValue::Kind::kNone ||
@@ -229,20 +239,24 @@ class WritePlanner {
     if (dict == nullptr || node == nullptr || node->target) return false;
     if (!node->is_leaf()) node->kept = true;
     auto& into = node->tensor ? plan_.attributes[*node->tensor] : node->attributes;
+    const auto* before = find_in(contents_.hdf5.attributes, path);
     bool whole = true;
     for (const auto& [name, value] : dict->items) {
       const auto* text = name.as<std::string>();
-      whole = text != nullptr && is_plain_name(*text) &&
-              add_attribute(*text, value, *node, into) && whole;
+      if (text == nullptr || !is_plain_name(*text)) {
+        whole = false;
+        continue;
+      }
+      const Hdf5Value* was = before == nullptr ? nullptr : find_in(*before, *text);
+      whole = add_attribute(*text, native_value(value, was), *node, into) && whole;
     }
     return whole;
   }
 
-  bool add_attribute(const std::string& name, const Object& object, const Node& node,
-                     std::vector<NewAttribute>& into) const {
+  bool add_attribute(const std::string& name, std::optional<NativeValue> value,
+                     const Node& node, std::vector<NewAttribute>& into) const {
     const bool is_dtype = node.tensor && name == kDtypeAttribute &&
                           plan_.stored[*node.tensor].dtype == Dtype::kBf16;
-    auto value = native_value(object);
     if (is_dtype || !value || into.size() > kMostAttributes) return false;
     if (name.size() + value->stored_bytes() <= kMostAttributeBytes) {
       into.push_back({name, *std::move(value)});

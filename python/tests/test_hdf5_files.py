@@ -54,10 +54,36 @@ def test_links_attributes_and_enumerations_are_written_as_hdf5_has_them(tmp_path
         assert list(b["words"].asstr()[()]) == ["one", "", "three"]
         assert b["none"].shape is None
         assert b.attrs["config"] == a.attrs["config"]
-        assert list(b.attrs["names"]) == ["one", "two"]
+        assert list(b.attrs["names"]) == [b"one", b"two"]
         assert b["group"].attrs["weight_names"].shape == (0,)
         of = b["group/weights"].attrs
         assert of["lr"] == 0.5 and list(of["steps"]) == [1, 2, 3] and of["on"] == np.True_
+
+
+ATTRIBUTES = {
+    "int32": np.int32(3), "float32": np.float32(0.5), "bytes": np.arange(3, dtype="u1"),
+    "fixed": np.bytes_("abc"), "fixed list": np.array([b"a", b"bcd"]), "text": "x",
+    "none": h5py.Empty("i4"), "no texts": np.zeros(0, "S1"), "no rows": np.zeros((0, 3), "f4"),
+    "complex": 1 + 2j, "flags": np.array([True, False]), "turned": np.array([1, 2], ">i2"),
+    "named": np.array(1, h5py.enum_dtype({"A": 0, "B": 1}, "i1")),
+}  # fmt: skip
+
+
+def test_attributes_and_texts_keep_their_types(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["w"] = np.arange(3)
+        for of in (file, file["w"], file.create_group("g")):
+            of.attrs.update(ATTRIBUTES)
+        file["fixed"] = np.array([b"ab", b"c"], "S4")
+    holdfast.convert(tmp_path / "a.h5", tmp_path / "b.h5")
+    with h5py.File(tmp_path / "a.h5") as a, h5py.File(tmp_path / "b.h5") as b:
+        for name in ("/", "w", "g"):
+            assert sorted(b[name].attrs) == sorted(ATTRIBUTES)
+            for key in ATTRIBUTES:
+                one, two = (file[name].attrs.get_id(key) for file in (a, b))
+                assert two.get_type().equal(one.get_type()) and two.shape == one.shape, key
+                np.testing.assert_equal(b[name].attrs[key], a[name].attrs[key])
+        assert b["fixed"].dtype == a["fixed"].dtype and list(b["fixed"]) == list(a["fixed"])
 
 
 def test_a_file_that_was_written_can_be_changed_by_h5py(tmp_path):

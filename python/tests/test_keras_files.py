@@ -46,7 +46,7 @@ def test_each_kind_of_file_has_the_weights(tmp_path):
         assert all(one in seen for one in want), name
 
 
-@pytest.mark.parametrize("between", ["a.npz", "a.safetensors", "a.pt"])
+@pytest.mark.parametrize("between", ["a.npz", "a.safetensors", "a.pt", "a.h5"])
 def test_keras_loads_what_was_converted(tmp_path, between):
     model = make_model(1)
     model.save_weights(tmp_path / "a.weights.h5")
