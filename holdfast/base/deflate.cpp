@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 
 namespace holdfast {
 namespace {
@@ -40,7 +41,9 @@ struct Inflater::State {
   Bytes made;
 };
 
-Inflater::Inflater(DeflateWrapper wrapper) : state_(std::make_unique<State>()) {
+// The state has 100 KB of tables, which ISA-L makes itself.
+Inflater::Inflater(DeflateWrapper wrapper)
+    : state_(std::make_unique_for_overwrite<State>()) {
   isal_inflate_init(&state_->stream);
   state_->stream.crc_flag = wrapper == DeflateWrapper::kZlib ? ISAL_ZLIB : ISAL_DEFLATE;
 }
@@ -81,11 +84,40 @@ Result<Inflater::Progress> Inflater::decode(ByteView input, ByteSpan output) {
   return progress;
 }
 
+namespace {
+
+// Decodes a stream directly into the result. Returns nullopt if something is wrong, or if
+// it is too long for that.
+std::optional<Bytes> inflate_at_once(ByteView input, size_t size,
+                                     DeflateWrapper wrapper) {
+  if (input.size() > kMostOfStream || size > kMostOfStream) return std::nullopt;
+  const auto stream = std::make_unique_for_overwrite<inflate_state>();
+  isal_inflate_init(stream.get());
+  stream->crc_flag = wrapper == DeflateWrapper::kZlib ? ISAL_ZLIB : ISAL_DEFLATE;
+  Bytes bytes(size + kReadBehind);
+  stream->next_in = input_pointer(input);
+  stream->avail_in = static_cast<uint32_t>(input.size());
+  stream->next_out = reinterpret_cast<uint8_t*>(bytes.data());
+  stream->avail_out = static_cast<uint32_t>(size);
+  if (isal_inflate_stateless(stream.get()) != ISAL_DECOMP_OK || stream->avail_out != 0 ||
+      stream->block_state != ISAL_BLOCK_FINISH) {
+    return std::nullopt;
+  }
+  bytes.resize(size);
+  return bytes;
+}
+
+}  // namespace
+
 Result<Bytes> inflate(ByteView input, int64_t size, DeflateWrapper wrapper) {
   if (size > most_inflated(std::ssize(input))) {
     return corrupt("{} bytes are said to decode to {}; deflate makes at most {}",
                    input.size(), size, most_inflated(std::ssize(input)));
   }
+  if (auto all = inflate_at_once(input, static_cast<size_t>(size), wrapper)) {
+    return *std::move(all);
+  }
+  // In parts, to say what is wrong.
   Inflater inflater(wrapper);
   Bytes bytes(static_cast<size_t>(size));
   const Inflater::Progress first = HOLDFAST_TRY(inflater.decode(input, bytes));

@@ -18,6 +18,10 @@ class ChunkedSource : public Source {
   // just the chunks that have a part of the box, each once.
   virtual Result<void> read_chunks(int64_t offset, const Box& box, const Map& into,
                                    ByteSpan memory) const = 0;
+  // How many bytes of the tensor that begins at this offset a reader of all its bytes in
+  // row-major order should ask for at once: then no chunk is decoded twice, and several
+  // are decoded at the same time. 0 if it does not matter.
+  virtual int64_t best_part(int64_t offset) const = 0;
   // Whether the element at this offset has bytes in the file. One that was never written
   // has the fill value of its tensor.
   virtual bool is_stored(int64_t offset) const = 0;

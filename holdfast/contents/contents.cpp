@@ -237,6 +237,22 @@ bool lies_row_major(const Contents& contents, TensorId tensor) {
   });
 }
 
+// How many bytes of a tensor are read at once, ahead of those that are asked for. 0 if
+// each read may bring in just its own.
+int64_t ahead_of(const Contents& contents, TensorId tensor) {
+  if (!lies_row_major(contents, tensor)) return kAheadBytes;
+  const Layout& layout = contents.collection.layout();
+  const auto slices = layout.slices(tensor);
+  if (slices.size() != 1 || slices.front().first == slices.front().last) return 0;
+  const PieceId piece = slices.front().first;
+  const Source* source = contents.sources[layout.holder(piece)].get();
+  const auto* chunked = dynamic_cast<const ChunkedSource*>(source);
+  if (chunked == nullptr) return 0;
+  const int64_t element = bytes_of(contents.collection.tensor(tensor).dtype);
+  const int64_t best = chunked->best_part(layout.map(piece, element).offset);
+  return std::min(best, kAheadBytes);
+}
+
 }  // namespace
 
 Result<void> read_box(const Contents& contents, TensorId tensor, const Box& box,
@@ -282,7 +298,7 @@ Result<void> read_stream(const Contents& contents, TensorId tensor, const Box& i
 }
 
 CanonicalStream::CanonicalStream(const Contents& contents, TensorId tensor)
-    : contents_(contents), tensor_(tensor), ahead_(!lies_row_major(contents, tensor)) {}
+    : contents_(contents), tensor_(tensor), ahead_(ahead_of(contents, tensor) > 0) {}
 
 Result<void> CanonicalStream::read(ByteSpan into) {
   if (!ahead_) {
@@ -293,9 +309,10 @@ Result<void> CanonicalStream::read(ByteSpan into) {
   while (!into.empty()) {
     if (at_ == part_begin_ + std::ssize(part_)) {
       const int64_t left = contents_.collection.tensor(tensor_).bytes() - at_;
+      const int64_t most = ahead_of(contents_, tensor_);
       part_begin_ = at_;
       part_.resize(static_cast<size_t>(
-          std::clamp(left, std::min(kAheadBytes, std::ssize(into)), kAheadBytes)));
+          std::clamp(left, std::min(most, std::ssize(into)), most)));
       HOLDFAST_TRY(read_canonical(contents_, tensor_, at_, part_));
     }
     const auto used = static_cast<size_t>(at_ - part_begin_);

@@ -13,6 +13,9 @@ namespace {
 // A band of chunks that one row of a tensor crosses should fit, because tensors are
 // read row by row.
 constexpr int64_t kCacheBytes = int64_t{48} << 20;
+// How many bytes are decoded at once, if all are wanted, so that several threads have
+// something to do.
+constexpr int64_t kPartBytes = int64_t{16} << 20;
 // The number under which the chunk of fill values is kept.
 constexpr int64_t kFillChunk = -1;
 
@@ -239,6 +242,23 @@ Result<void> DecodedSource::read_chunks(int64_t offset, const Box& box, const Ma
   return read_box_of(regions_.at(offset), box, into, memory);
 }
 
+int64_t DecodedSource::best_part(int64_t offset) const {
+  if (!has_chunks(offset)) return 0;
+  const Dataset& dataset = *regions_.at(offset).dataset;
+  if (dataset.filters.empty()) return 0;
+  // A band are the elements from the first to the last of the chunks that a row crosses.
+  const int rank = dataset.shape.rank();
+  int first = 0;
+  while (first + 1 < rank && dataset.chunk_shape[first] == 1) ++first;
+  int64_t band = dataset.element_bytes();
+  for (int k = first; k < rank; ++k) {
+    const int64_t size = k == first ? std::min(dataset.chunk_shape[k], dataset.shape[k])
+                                    : dataset.shape[k];
+    band = checked_mul(band, size).value_or(INT64_MAX);
+  }
+  return band >= kPartBytes ? band : kPartBytes / band * band;
+}
+
 bool DecodedSource::is_stored(int64_t offset) const {
   const auto [dataset, begin] = dataset_at(offset);
   if (dataset == nullptr) return true;
@@ -257,9 +277,11 @@ Result<void> DecodedSource::read_box_of(const Region& region, const Box& box,
     const auto at =
         std::span<const int64_t>(grid[i]).first(static_cast<size_t>(box.rank()));
     const Box chunk = chunk_box(dataset, at);
-    const auto bytes = HOLDFAST_TRY(decoded(region, number_of(dataset, at)));
     const auto hit = intersect(box, chunk);
     HOLDFAST_CHECK(hit.has_value(), "chunk {}", to_string(chunk));
+    // Nobody asks again for a chunk that is used as a whole.
+    const bool whole = *hit == intersect(Box::whole(dataset.shape), chunk);
+    const auto bytes = HOLDFAST_TRY(decoded(region, number_of(dataset, at), whole));
     const Map from = Map::dense(chunk, element);
     run_copy(plan_copy(from.narrowed(chunk, *hit), target.narrowed(box, *hit),
                        hit->shape(), element),
@@ -270,13 +292,14 @@ Result<void> DecodedSource::read_box_of(const Region& region, const Box& box,
 }
 
 Result<std::shared_ptr<const Bytes>> DecodedSource::decoded(const Region& region,
-                                                            int64_t number) const {
+                                                            int64_t number,
+                                                            bool once) const {
   if (!region.dataset->chunks.contains(number)) number = kFillChunk;
   const ChunkCache::Key key{region.number, number};
   if (auto found = cache_.find(key)) return found;
   auto bytes = std::make_shared<const Bytes>(
       HOLDFAST_TRY(read_chunk(*file_, *region.dataset, number)));
-  cache_.put(key, bytes);
+  if (!once || number == kFillChunk) cache_.put(key, bytes);
   return std::shared_ptr<const Bytes>(std::move(bytes));
 }
 

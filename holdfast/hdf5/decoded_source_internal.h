@@ -55,6 +55,7 @@ class DecodedSource : public ChunkedSource {
   bool has_chunks(int64_t offset) const override;
   Result<void> read_chunks(int64_t offset, const Box& box, const Map& into,
                            ByteSpan memory) const override;
+  int64_t best_part(int64_t offset) const override;
   bool is_stored(int64_t offset) const override;
 
   // Puts the elements of a dataset behind those that are there, and returns where they
@@ -83,8 +84,9 @@ class DecodedSource : public ChunkedSource {
   // Reads a box of a chunked dataset. `target` says where its elements go in `into`.
   Result<void> read_box_of(const Region& region, const Box& box, const Map& target,
                            ByteSpan into) const;
-  Result<std::shared_ptr<const Bytes>> decoded(const Region& region,
-                                               int64_t number) const;
+  // A chunk that is used only once is not kept.
+  Result<std::shared_ptr<const Bytes>> decoded(const Region& region, int64_t number,
+                                               bool once) const;
 
   const std::shared_ptr<const Source> file_;
   const std::shared_ptr<const Source> plain_;

@@ -34,11 +34,27 @@ Result<void> check_known(int id, const std::string& where) {
       where, id, found == kForeignFilters.end() ? "not known here" : found->name);
 }
 
+// Elements of a size that the compiler knows are put together in registers.
+template <size_t element>
+void unshuffle(const std::byte* from, size_t count, std::byte* into) {
+  for (size_t i = 0; i < count; ++i) {
+    for (size_t b = 0; b < element; ++b) into[i * element + b] = from[b * count + i];
+  }
+}
+
 Bytes unshuffled(ByteView from, uint64_t element) {
   const size_t count = from.size() / element;
   Bytes into(from.size());
-  for (size_t b = 0; b < element; ++b) {
-    for (size_t i = 0; i < count; ++i) into[i * element + b] = from[b * count + i];
+  if (element == 2) {
+    unshuffle<2>(from.data(), count, into.data());
+  } else if (element == 4) {
+    unshuffle<4>(from.data(), count, into.data());
+  } else if (element == 8) {
+    unshuffle<8>(from.data(), count, into.data());
+  } else {
+    for (size_t b = 0; b < element; ++b) {
+      for (size_t i = 0; i < count; ++i) into[i * element + b] = from[b * count + i];
+    }
   }
   const size_t rest = count * element;  // bytes after the last whole element
   std::copy(from.begin() + static_cast<std::ptrdiff_t>(rest), from.end(),

@@ -2,7 +2,7 @@
 
 #include <atomic>
 
-#include "holdfast/env/source_sink.h"
+#include "holdfast/contents/chunked_source.h"
 
 namespace holdfast {
 namespace {
@@ -25,9 +25,10 @@ class Meter {
   std::atomic<int64_t> done_ = 0;
 };
 
-class MeteredSource : public Source {
+template <typename Kind>
+class Metered : public Kind {
  public:
-  MeteredSource(std::shared_ptr<const Source> inner, std::shared_ptr<Meter> meter)
+  Metered(std::shared_ptr<const Kind> inner, std::shared_ptr<Meter> meter)
       : inner_(std::move(inner)), meter_(std::move(meter)) {}
 
   const std::string& name() const override { return inner_->name(); }
@@ -35,15 +36,34 @@ class MeteredSource : public Source {
 
  protected:
   Result<void> read_inside(int64_t offset, ByteSpan into) const override {
-    if (meter_->stopped()) return unavailable("{}: reading was told to stop", name());
+    HOLDFAST_TRY(check_going_on());
     HOLDFAST_TRY(inner_->read(offset, into));
     meter_->add(std::ssize(into));
     return {};
   }
+  Result<void> check_going_on() const {
+    if (!meter_->stopped()) return {};
+    return unavailable("{}: reading was told to stop", name());
+  }
 
- private:
-  const std::shared_ptr<const Source> inner_;
+  const std::shared_ptr<const Kind> inner_;
   const std::shared_ptr<Meter> meter_;
+};
+
+class MeteredChunks : public Metered<ChunkedSource> {
+ public:
+  using Metered::Metered;
+
+  bool has_chunks(int64_t offset) const override { return inner_->has_chunks(offset); }
+  Result<void> read_chunks(int64_t offset, const Box& box, const Map& into,
+                           ByteSpan memory) const override {
+    HOLDFAST_TRY(check_going_on());
+    HOLDFAST_TRY(inner_->read_chunks(offset, box, into, memory));
+    meter_->add(std::ssize(memory));
+    return {};
+  }
+  int64_t best_part(int64_t offset) const override { return inner_->best_part(offset); }
+  bool is_stored(int64_t offset) const override { return inner_->is_stored(offset); }
 };
 
 }  // namespace
@@ -51,7 +71,11 @@ class MeteredSource : public Source {
 void meter_sources(Contents& contents, const Reading& reading, int64_t total) {
   const auto meter = std::make_shared<Meter>(reading, total);
   for (auto& source : contents.sources) {
-    source = std::make_shared<MeteredSource>(std::move(source), meter);
+    if (auto chunks = std::dynamic_pointer_cast<const ChunkedSource>(source)) {
+      source = std::make_shared<MeteredChunks>(std::move(chunks), meter);
+    } else {
+      source = std::make_shared<Metered<Source>>(std::move(source), meter);
+    }
   }
 }
 
