@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include "holdfast/contents/contents_testing.h"
+#include "holdfast/env/faulty_env.h"
 #include "holdfast/env/memory_env.h"
+#include "holdfast/env/posix_env.h"
 #include "holdfast/inspect/diff.h"
 
 namespace holdfast::convert_test {
@@ -97,6 +99,18 @@ TEST(ConvertOneTensorTest, AnArrayAloneLosesItsNameAndNothingElse) {
   write("tied.npz", {{.name = "v", .aliases = {"w"}}});
   EXPECT_ERROR(convert(env, "tied.npz", "tied.npy"), ErrorCode::kUnsupported);
   EXPECT_FALSE(env.info("two.npy").ok() || env.info("tied.npy").ok());
+}
+
+// columns.h5 has a matrix of 56 MiB in chunks of whole columns, more than the reader
+// remembers. Each row crosses all of them.
+TEST(ConvertChunksTest, NoChunkIsReadTwice) {
+  MemoryEnv disk;
+  FaultyEnv env(disk);
+  const Path path = Path(HOLDFAST_HDF5_FIXTURES) / "columns.h5";
+  const Bytes file = make_posix_env()->read_file(path).value();
+  ASSERT_OK(disk.write_file("columns.h5", file));
+  ASSERT_OK(convert(env, "columns.h5", "columns.safetensors", {}));
+  EXPECT_LT(env.bytes(Op::kRead), 2 * std::ssize(file));
 }
 
 }  // namespace
