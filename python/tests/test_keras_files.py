@@ -1,6 +1,7 @@
 """The files of real Keras, with torch under it, are read, and Keras reads what was converted."""
 
 import os
+import zipfile
 
 os.environ["KERAS_BACKEND"] = "torch"
 
@@ -81,3 +82,14 @@ def test_a_keras_file_is_written_only_if_the_model_is_known(tmp_path):
     with pytest.raises(NotImplementedError, match="config.json"):
         holdfast.convert(tmp_path / "a.weights.h5", tmp_path / "b.keras")
     assert not (tmp_path / "b.keras").exists()
+
+
+def test_a_model_with_a_record_that_cannot_be_read_is_not_written_in_part(tmp_path):
+    make_model(1).save(tmp_path / "a.keras")
+    with zipfile.ZipFile(tmp_path / "a.keras", "a") as archive:
+        archive.writestr("assets/words.txt", "a vocabulary")
+    assert [line.partition(":")[0] for line in holdfast.open(tmp_path / "a.keras").left_out] == [
+        "assets/words.txt"]  # fmt: skip
+    with pytest.raises(NotImplementedError, match="assets/words.txt"):
+        holdfast.convert(tmp_path / "a.keras", tmp_path / "b.keras")
+    holdfast.convert(tmp_path / "a.keras", tmp_path / "b.npz")

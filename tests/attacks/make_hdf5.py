@@ -406,7 +406,26 @@ def changed(data, changes):
     return data
 
 
+def overlapping_headers():
+    """1,200 links to object headers of 80 KB, each of which begins 16 bytes behind the one before."""
+    head = struct.pack("<BBHIII", 1, 0, 0, 1, 80_000, 0)
+
+    def build(file):
+        file["w"] = np.frombuffer(head * 6250, "u1")
+        for i in range(1200):
+            file[f"g/{i}"] = file["w"]
+
+    data = made(build, {})
+    at, address = letters(b"SNOD")(data), data.index(head * 2)  # the root's links come first
+    while (at := data.find(b"SNOD", at + 1)) > 0:
+        for i in range(get(data, at + 6, "H")):
+            struct.pack_into("<Q", data, at + 8 + 40 * i + 8, address)
+            address += 16
+    return data
+
+
 def attacks():
+    yield "object_headers_that_overlap", overlapping_headers()
     for name, (build, options) in BUILT.items():
         yield name, made(build, options)
     for name, (build, part) in CUT.items():
