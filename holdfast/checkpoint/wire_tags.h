@@ -19,5 +19,6 @@ inline constexpr Tag kReadableTag = 0x4812;  // restore.h
 inline constexpr Tag kEndTag = 0x4814;       // Job::all_agree()
 inline constexpr Tag kGateTag = 0x4820;      // recovery/gate.h: I am ready
 inline constexpr Tag kRecordTag = 0x4822;    // recovery/gate.h: records for buddies
+// 0x4824 is for second buddies: python/holdfast/torch/recover/buddies.py.
 
 }  // namespace holdfast

@@ -12,6 +12,7 @@ from recovered_jobs import Ran, Whole, launch, program
 from torch import nn
 
 import holdfast
+from holdfast.torch.recover.buddies import second_buddies
 
 LONG = pytest.mark.skipif(not os.environ.get("HOLDFAST_LONG"), reason="needs HOLDFAST_LONG=1")
 # Every place at which a rank is killed: in a step, around it, and in the recovery of another rank.
@@ -37,7 +38,7 @@ def test_a_rank_may_die_anywhere_in_a_step(tmp_path, whole):
 
 
 def test_another_rank_may_die_while_one_is_replaced(tmp_path, whole):
-    # Ranks that do not keep each other's records.
+    # Ranks that are no first buddies of each other.
     kills = [kill for k, point in enumerate(PHASES)
              for kill in (f"{k % 4}:{3 * k + 2}:after backward", f"{(k + 2) % 4}:{3 * k + 2}:{point}")]
     Ran("ddp", tmp_path / "run", STEPS, kills, ranks=4).check(whole("ddp", STEPS, ranks=4))
@@ -48,9 +49,37 @@ def test_a_replacement_may_die(tmp_path, whole):
     Ran("ddp", tmp_path / "run", STEPS, kills).check(whole("ddp", STEPS))
 
 
-def test_all_ranks_restart_if_a_rank_dies_with_the_one_that_kept_its_record(tmp_path, whole):
-    ran = Ran("ddp", tmp_path / "run", STEPS, ["0:8:after backward", "1:8:dropped"])
-    ran.check_restart(whole("ddp", STEPS), "the rank that kept its record is lost, too")
+def test_a_rank_may_die_together_with_the_first_one_that_keeps_its_record(tmp_path, whole):
+    # Pairs of neighbours die in the same step, or one of them while the other is replaced.
+    pairs = [((0, "after backward"), (1, "after backward")), ((1, "forward"), (2, "dropped")),
+             ((3, "after step"), (0, "after step")), ((2, "gate"), (3, "given")),
+             ((1, "after backward"), (0, "met"))]
+    kills = [f"{rank}:{3 * k + 2}:{point}" for k, pair in enumerate(pairs) for rank, point in pair]
+    ran = Ran("ddp", tmp_path / "run", STEPS, kills, ranks=4)
+    ran.check(whole("ddp", STEPS, ranks=4))
+    assert re.findall("goes on after .*?: (.*) [(]", ran.said) == len(pairs) * [
+        "replica, exact, 0 steps lost"], ran.said
+
+
+def test_all_ranks_restart_if_a_rank_dies_with_both_that_kept_its_record(tmp_path, whole):
+    ran = Ran("ddp", tmp_path / "run", STEPS, [f"{rank}:8:after backward" for rank in range(3)], ranks=4)
+    ran.check_restart(whole("ddp", STEPS, ranks=4), "the ranks that kept its record are lost, too")
+
+
+@pytest.mark.parametrize("hosts, most", [
+    ([0, 0, 0], 3), ([0] * 8, 8), ([0, 0, 1, 1], 2), ([0, 1, 2], 0), ([0, 0, 1, 1, 2, 2], 0),
+    ([1, 0, 2, 1, 0, 2, 3, 3], 0), ([0, 0, 0, 1], 2), ([0] * 4 + [1] * 4, 2)])
+def test_second_buddies_are_other_ranks_on_other_hosts(hosts, most):
+    """`most` ranks have their second buddy on their own host."""
+    world, circle = range(len(hosts)), sorted(range(len(hosts)), key=lambda one: hosts[one])
+    largest = max(map(hosts.count, hosts))
+    far = 1 if largest == len(hosts) else largest
+    first = [circle[(circle.index(one) + far) % len(hosts)] for one in world]  # as buddies.cpp has them
+    made = second_buddies(hosts, 0, first[0])
+    assert sorted(made) == list(world)
+    assert all(second_buddies(hosts, one, first[one]) == made for one in world)
+    assert all(made[one] not in (one, first[one]) for one in world)
+    assert sum(hosts[one] == hosts[made[one]] for one in world) == most
 
 
 @pytest.mark.parametrize("kind", ["hsdp", "pipeline"])

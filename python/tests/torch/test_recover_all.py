@@ -61,12 +61,13 @@ def test_a_rank_may_die_where_a_scaler_skips_updates(tmp_path, whole, first):
           [f"{k % 3}:{4 + 4 * k + first}:{point}" for k, point in enumerate(points)], ["scaler"])
 
 
-@pytest.mark.parametrize("kind", ["ddp", "pipeline"])
-def test_every_rank_may_die_while_another_is_replaced(tmp_path, whole, kind):
-    # Ranks that are no replicas of each other, and do not keep each other's records.
+@pytest.mark.parametrize("kind, far", [("ddp", 2), ("ddp", 1), ("ddp", 3), ("pipeline", 2)])
+def test_every_rank_may_die_while_another_is_replaced(tmp_path, whole, kind, far):
+    # In a pipeline, ranks that are no replicas of each other; otherwise also those that keep each
+    # other's records.
     places = [(rank, point) for point in PHASES for rank in range(4)]
     kills = [kill for k, (rank, point) in enumerate(places) for kill in (
-        f"{(rank + 2) % 4}:{FIRST + k}:after backward", f"{rank}:{FIRST + k}:{point}")]
+        f"{(rank + far) % 4}:{FIRST + k}:after backward", f"{rank}:{FIRST + k}:{point}")]
     check(tmp_path, whole, kind, kills, ranks=4)
 
 

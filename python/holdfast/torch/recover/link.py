@@ -52,7 +52,7 @@ class Link:
         self._has_to_tell_commit = True  # the launcher has not heard of one in this generation
         self._decided: dict[str, Any] | None = None
         self._reported = -1
-        self._missing: list[int] = []  # the ranks without a process when a generation was announced
+        self.missing: list[int] = []  # the ranks without a process when a generation was announced
         self._news = threading.Condition()
         self._closed_at: float | None = None  # when the launcher was seen to be gone
         self._has_stopped = False  # this process has got the signal that follows from that
@@ -149,7 +149,7 @@ class Link:
             elif self.is_current:  # nobody starts a replacement
                 raise UnavailableError("the launcher was killed, and a rank is lost")
             else:
-                survivors = [one for one in range(self.world) if one not in self._missing]
+                survivors = [one for one in range(self.world) if one not in self.missing]
                 floor = self._decided["target"] if self._decided is not None else 0
                 decided = without_launcher.decide(prefix, self.rank, survivors, status(), floor)
         except Exception as error:
@@ -204,7 +204,7 @@ class Link:
             return self.events.put(**message)
         with self._news:
             if kind == "lost":
-                self.announced, self._missing = message["generation"], message["ranks"]
+                self.announced, self.missing = message["generation"], message["ranks"]
             elif kind == "decided":
                 self._decided = message
             elif kind == "leave":

@@ -15,6 +15,7 @@ from holdfast.errors import NotFoundError, UnavailableError
 from holdfast.torch.loop.saves import Saves
 from holdfast.torch.recover import peers
 from holdfast.torch.recover.agreement import Agreement
+from holdfast.torch.recover.buddies import BuddyGate
 from holdfast.torch.recover.crash_points import reach
 from holdfast.torch.recover.group import Mode
 from holdfast.torch.recover.loop_draws import LoopDraws
@@ -33,7 +34,7 @@ class Membership:
 
     def __init__(self, side: WorkerSide, state: TrainingState, buckets: BucketOrders) -> None:
         self.link, self.groups, self._side = side.link, side.groups, side
-        self.gate: _native.Gate | None = None  # None in a job of one rank
+        self.gate: BuddyGate | None = None  # None in a job of one rank
         self.trail = Trail()
         self.records = Records(state, self.trail.gradients)
         self.is_outside = False  # collective calls were made since the last batch, outside of run()
@@ -62,7 +63,7 @@ class Membership:
         """Called by another thread when a rank was lost: ends what waits for other ranks."""
         if self.gate is not None and self._transport is not None:
             self.gate.interrupt(self.link.announced - 1)
-            self.gate.record_of_peer(self.gate.committed, _LAST_WORDS)
+            self.gate.hear_last_words(_LAST_WORDS)
             self._transport.close()
 
     def serve(self, saves: Saves, rejoin: Callable[[], None],
@@ -89,7 +90,7 @@ class Membership:
             reach("started")
             generation = self.link.agree(dict)["generation"]
         self._transport = meet(self.link, generation)
-        self.gate = _native.Gate(self._transport, self.link.hosts)
+        self.gate = BuddyGate(self._transport, self.link.hosts)
         return self._transport
 
     def take_over(self) -> SkippedCalls:
@@ -144,7 +145,7 @@ class Membership:
 
     def _rejoin(self, decided: dict[str, Any]) -> None:
         assert self.gate and self._transport and self._saves
-        kept = self.gate.record_of_peer(self.gate.committed)
+        kept = [one for one in self.gate.records() if one.peer in self.link.missing]
         has_moved = self.records.has_moved()
         if not (has_moved or self.records.is_at_end or self.trail.is_top(has_moved)):
             self.records.make_at_end(self.trail.calls)
@@ -155,8 +156,8 @@ class Membership:
         self._rejoin_job()
         reach("rejoined")
         peers.give(self._transport, self._state, self._buckets, self._saves.objects(),
-                   trail=self.trail.state(has_moved), records=self.records, peer=self.gate.peer,
-                   kept=kept, is_outside=self.is_outside, groups=self.groups.describe())
+                   trail=self.trail.state(has_moved), records=self.records, kept=kept,
+                   is_outside=self.is_outside, groups=self.groups.describe())
         reach("given")
         self._become_part(decided, "live")
 

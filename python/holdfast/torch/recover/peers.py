@@ -9,6 +9,7 @@ from typing import Any
 
 from holdfast import _native
 from holdfast.torch.loop.resume import missing_or_reshaped
+from holdfast.torch.recover.buddies import KeptRecord
 from holdfast.torch.recover.flat_copy import FlatCopy
 from holdfast.torch.recover.group import missing_group
 from holdfast.torch.recover.record_bytes import pack_record, unpack_record
@@ -37,24 +38,23 @@ class Filled:
 
 
 def give(transport: _native.TcpTransport, state: TrainingState, buckets: BucketOrders,
-         objects: tuple[Any, Any], *, trail: dict[str, Any], records: Records, peer: int,
-         kept: tuple[bytes, bool] | None, is_outside: bool, groups: list[Any]) -> None:
+         objects: tuple[Any, Any], *, trail: dict[str, Any], records: Records,
+         kept: list[KeptRecord], is_outside: bool, groups: list[Any]) -> None:
     """Gives replacements what they need of this rank. Called by all survivors.
 
-    `kept` is the record of `peer`, and whether it was made at the end of a step. `is_outside` if
-    this rank has made collective calls since its last batch and outside of ck.run(). `groups` are
-    the process groups of this rank.
+    `kept` are records of lost ranks. `is_outside` if this rank has made collective calls since its
+    last batch and outside of ck.run(). `groups` are the process groups of this rank.
     """
     shared = state.peers.shared_pieces()
     tell(transport, {
         "groups": groups, "trail": trail, "objects": _at_record(objects[0], records.values),
         "rank objects": _with_options(_at_record(objects[1], records.values), records.values),
         "tensors": [describe(piece, name) for piece, name in shared],
-        "flags": buckets.sync_flags(), "peer": peer, "record": None if kept is None else kept[0],
-        "is at end": kept is not None and kept[1], "is outside": is_outside,
-        "changed": records.changed(), "changed things": records.changed_things(),
+        "flags": buckets.sync_flags(), "is outside": is_outside, "changed": records.changed(),
         "has gradients": records.has_gradients(),
-        "differing": _differing(records, kept, state.peers.own_keys),
+        "kept": [{"peer": one.peer, "record": one.record, "is at end": one.is_at_end,
+                  "is first": one.is_first, "changed things": records.changed_things(),
+                  "differing": _differing(records, one, state.peers.own_keys)} for one in kept],
     })
     _native.fill_from_peers(transport, state.describe(shared), True, _PATIENCE)
 
@@ -66,10 +66,7 @@ def receive(transport: _native.TcpTransport, state: TrainingState, buckets: Buck
     if late := missing_group({rank: groups} | {one: told[one]["groups"] for one in told}):
         raise LookupError(f"process group {late} was made after start-up, so that a replacement does "
                           "not have it; expected dist.new_group() before ck.resume()")
-    kept = next((one for one in told.values() if one["peer"] == rank), None)
-    if kept is None or kept["record"] is None:
-        raise LookupError("the rank that kept its record is lost, too")
-    values, flat = unpack_record(kept["record"])
+    kept, values, flat = _newest_record(told, rank)
     twin = _twin(state, told)
     _check_gradients(values, twin["trail"]["gradients"])
     drops = _drops_gradients(values, told, kept)
@@ -99,6 +96,19 @@ def receive(transport: _native.TcpTransport, state: TrainingState, buckets: Buck
 
     return Filled(moved, twin["trail"], calls, pack_record({**values, "things": things}, flat),
                   inexact, found.rank_objects[rank], arrive)
+
+
+def _newest_record(told: dict[int, Any], rank: int) -> tuple[Any, dict[str, Any], bytes]:
+    """What a buddy has said of the record of a lost rank, with its values and bytes.
+
+    Of two records of the same update, the newer one: the other buddy may not have got it any more.
+    """
+    found = [(one, *unpack_record(one["record"])) for other in told.values() for one in other["kept"]
+             if one["peer"] == rank]
+    if not found:
+        raise LookupError("the ranks that kept its record are lost, too")
+    return max(found, key=lambda one: (one[0]["is at end"], one[1]["is asked"], len(one[1]["calls"]),
+                                       one[0]["is first"]))
 
 
 def _check_gradients(record: dict[str, Any], known: dict[str, bool]) -> None:
@@ -237,12 +247,10 @@ def _begin_at(objects: dict[str, Any], start: dict[str, Any]) -> dict[str, Any]:
     return {**objects, "things": things}
 
 
-def _differing(records: Records, kept: tuple[bytes, bool] | None, own_keys: set[str]) -> list[str]:
+def _differing(records: Records, kept: KeptRecord, own_keys: set[str]) -> list[str]:
     """The keys of objects whose values two ranks did not share when they made their records."""
-    if kept is None:
-        return []
-    ours = (records.values if kept[1] else records.at_gate)["things"]
-    theirs = unpack_record(kept[0])[0]["things"]
+    ours = (records.values if kept.is_at_end else records.at_gate)["things"]
+    theirs = unpack_record(kept.record)[0]["things"]
     return [key for key in theirs if key not in {*own_keys, "data"} and ours.get(key) != theirs[key]]
 
 
