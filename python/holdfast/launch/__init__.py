@@ -6,5 +6,5 @@ imports end. It has one thread, and keeps no state of the training.
   processes.py     the workers of this host: commands and reports
   coordinator.py   makes all decisions, on host 0; ranks.py, losses.py and recoveries.py are what it knows
   hosts.py         the other hosts, as it sees them
-  follower.py      the launcher of another host
+  follower.py      the launcher of another host; meeting.py is how it meets that of host 0, also again
 """

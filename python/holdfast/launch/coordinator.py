@@ -63,6 +63,7 @@ class Coordinator:
         if not self._ranks.all or is_second:
             return self._end(STOPPED if number != signal.SIGINT else 128 + number)
         self._ending.is_stopping = True
+        self._all.hurry()
         if self._wait_until is not None:
             self._wait_until = 0.0  # it must save now
         passed = signal.SIGTERM if number == signal.SIGINT else number
@@ -80,6 +81,8 @@ class Coordinator:
         if self._wait_until is not None and time.monotonic() > self._wait_until:
             self._wait_until = None
             self._go_on_without_hosts()
+        if self._all.is_any_away:
+            return self._ranks.have_patience()
         if self._options.hang > 0 and self._ranks.all and self._code is None:
             self._end_hangs(self._options.hang)
 
@@ -125,6 +128,11 @@ class Coordinator:
                                       "step": host.steps.get(rank.number, -1),
                                       "ago": time.monotonic() - host.heard})
 
+    def orphaned(self, rank: int, pid: int) -> None:
+        """A rank has said that the launcher of its host has died."""
+        if (host := self._ranks.host_of(rank, pid)) is not None:
+            self._all.launcher_died(host)
+
     def _start_missing(self) -> None:
         """Starts the ranks that have no process, if their host is there."""
         if self._lost or self._code is not None or (self._ending.is_stopping and not self._is_filling):
@@ -138,9 +146,9 @@ class Coordinator:
         if waits and self._ending.is_stopping:
             self._wait_until = 0.0  # the others must save now
         elif waits and self._wait_until is None:
-            say(f"waits up to {self._options.wait:g} s for another host in place of "
-                f"{', '.join(f'host {number}' for number in self._all.missing)}")
-            self._wait_until = time.monotonic() + self._options.wait
+            self._wait_until = self._all.absent_since + self._options.wait
+            say(f"waits up to {max(0.0, self._wait_until - time.monotonic()):.0f} s for another host in "
+                f"place of {', '.join(f'host {number}' for number in self._all.missing)}")
         elif not waits:
             self._wait_until = None
 
@@ -163,18 +171,12 @@ class Coordinator:
             say(f"{late}: the job ends, and continues from its newest checkpoint when it is "
                 "started again")
             return self._end(self._ending.code_if_unsaved())
-        if self._resize():
-            return
         say(f"{late}: processes on the other hosts take the places of its ranks, all ranks save, "
             "and the job ends; it continues when it is started again")
         self._leave(STOPPED, late)
         hosts = list(self._all.living.values())
         for k, rank in enumerate(self._ranks.missing()):
             self._start(rank, hosts[k % len(hosts)])
-
-    def _resize(self) -> bool:
-        """Whether the job goes on with fewer ranks. It cannot yet."""
-        return False
 
     # What is reported
 
@@ -316,8 +318,7 @@ class Coordinator:
         self._restart(why, time.monotonic(), rank.step)
 
     def _end_hangs(self, most: float) -> None:
-        # The others wait for a rank whose death is not acted upon yet, or for the ranks of a host that
-        # is not there.
+        # The others wait for a rank whose death is not acted upon yet, or for a host that is not there.
         if self._lost or self._wait_until is not None:
             return
         if self._recovery is not None and self._is_filling:

@@ -1,17 +1,15 @@
 """The launcher of a host that another launcher decides for (hosts.py)."""
 
-import contextlib
-import hmac
 import secrets
 import signal
-import socket
 import time
 from typing import Any
 
-from holdfast.launch.door import LOOK, Refused, no_answer
-from holdfast.launch.hosts import proof, token
+from holdfast.launch.door import Refused
+from holdfast.launch.hosts import token
 from holdfast.launch.loop import Awake, Loop
-from holdfast.launch.messages import Reader, Sender, send
+from holdfast.launch.meeting import Meeting, meet
+from holdfast.launch.messages import Courier
 from holdfast.launch.options import Options
 from holdfast.launch.orphans import Register
 from holdfast.launch.place import STOPPED
@@ -26,10 +24,12 @@ class Follower:
     """Carries out what the launcher of host 0 decides."""
 
     def __init__(self, options: Options, register: Register) -> None:
-        self._token = token(options.at_text)
-        self._early: list[dict[str, Any]] = []  # commands that came together with the welcome
-        self._connection, self._reader = self._connect(options)
-        self._sender = Sender(self._connection)
+        self._options, self._token = options, token(options.at_text)
+        self._session = secrets.token_hex(16)
+        self._courier = Courier()
+        self._met = meet(options, self._token, self._hello())  # the meeting that this connection is of
+        self._address = self._met.connection.family, self._met.connection.getpeername()
+        self._again: Meeting | None = None  # the attempt to make the connection again
         self._loop = Loop(self._on_signal)
         self._workers = Workers(options.program, options.is_module, self._loop, self._report)
         self._workers.beat, self._workers.register = self._beat, register.note
@@ -37,14 +37,17 @@ class Follower:
         self._sent_logs: set[tuple[int, int]] = set()  # by rank and serial number
         self._heard = time.monotonic()
         self._awake = Awake()
+        self._away_since: float | None = None  # since when there is no connection
+        self._why_away, self._was_refused = "", False  # the second: nobody listens there
+        self._is_signalled = False  # a signal has come that the other launcher may not have heard of
+        self._last_code = 0  # of the worker that was the last to end
         self._ends_at: float | None = None  # when the workers are ended, without their leader
         self._code: int | None = None
-        self._loop.watch(self._connection, self._hear)
 
     def run(self) -> int:
         """Returns the exit code of the job."""
         try:
-            self._obey(self._early)
+            self._begin(self._met)
             while self._code is None:
                 self._loop.turn()
                 self._tick()
@@ -56,29 +59,37 @@ class Follower:
         self._workers.tick()
         now = time.monotonic()
         self._awake.tick(now)
-        if self._ends_at is None and now - max(self._heard, self._awake.since) > SILENCE:
-            self._on_alone(f"no sign of life for {SILENCE:.0f} s", _TO_END)
+        if self._away_since is not None:
+            self._reach_again(now)
+        elif self._ends_at is None and self._courier.is_broken:
+            self._cut("it has ended", now)
+        elif self._ends_at is None and now - max(self._heard, self._awake.since) > SILENCE:
+            self._cut(f"no sign of life for {SILENCE:.0f} s", self._heard)
         if self._ends_at is not None and (self._workers.is_empty or now > self._ends_at):
             self._code = STOPPED
 
     def _beat(self) -> None:
-        self._send({"say": "beat"})
+        self._courier.beat({"say": "beat"})
 
-    def _on_alone(self, why: str, seconds: float) -> None:
-        say(f"the launcher of host 0: {why}: ranks here save if they can, and end")
-        self._loop.close(self._connection)
+    def _on_alone(self) -> None:
+        say(f"the launcher of host 0: {self._why_away}: ranks here save if they can, and end")
+        self._away_since = None
         self._workers.do({"do": "signal", "number": int(signal.SIGTERM)})
-        self._ends_at = time.monotonic() + seconds
+        self._ends_at = time.monotonic() + (_TO_SAVE if self._was_refused else _TO_END)
 
     def _on_signal(self, number: int) -> None:
-        if self._ends_at is None:
-            self._report({"say": "signal", "number": number})
-        else:
+        if self._ends_at is not None:
             self._code = STOPPED
+        elif self._away_since is not None and self._is_signalled:
+            self._on_alone()
+        else:
+            self._is_signalled = True
+            self._report({"say": "signal", "number": number})
 
     def _report(self, report: dict[str, Any]) -> None:
         if report["say"] == "message" and report["message"]["say"] == "committed":
             self._send_log(report["rank"], report["serial"])
+        self._last_code = report["code"] if report["say"] == "ended" else self._last_code
         self._send(report)
 
     def _send_log(self, rank: int, serial: int) -> None:
@@ -89,72 +100,81 @@ class Follower:
                 self._send({"say": "log", **part})
 
     def _send(self, report: dict[str, Any]) -> None:
-        if self._ends_at is not None:
-            return
-        with contextlib.suppress(OSError):  # the end of the connection is noticed elsewhere
-            if report["say"] not in ("alive", "beat") or self._sender.is_idle:
-                self._sender.put(report)
-            else:
-                self._sender.flush()
+        if report["say"] in ("alive", "beat"):
+            self._courier.beat(report)
+        elif self._ends_at is None:
+            self._courier.put(report)
 
-    def _hear(self) -> None:
-        messages = self._reader.read()
+    def _hear(self, meeting: Meeting) -> None:
+        messages = meeting.reader.read()
         if messages is None:
-            return self._on_alone("it has ended", _TO_SAVE)
+            return self._cut("it has ended", time.monotonic())
         self._heard = time.monotonic()
         self._obey(messages)
 
     def _obey(self, messages: list[dict[str, Any]]) -> None:
-        for message in messages:
+        for message in self._courier.take(messages):
             if message["do"] == "end":
                 self._code = message["code"]
             elif message["do"] != "alive":
                 self._workers.do(message)
 
-    # Meeting the other launcher
+    # The connection to the other launcher
 
-    def _connect(self, options: Options) -> tuple[socket.socket, Reader]:
-        """Refused if there is no launcher at that address in time, or if it says no."""
-        deadline = time.monotonic() + options.wait
-        why = ""
-        while True:
-            connection = None
-            try:
-                connection = socket.create_connection(options.at, timeout=SILENCE)
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                reader = Reader(connection)
-                if not (why := self._introduce(connection, reader, options)):
-                    connection.setblocking(False)
-                    return connection, reader
-            except OSError as error:
-                why = error.strerror or str(error)
-            if connection is not None:
-                connection.close()
-            if time.monotonic() > deadline:
-                raise no_answer(options, why)
-            time.sleep(LOOK)
+    def _hello(self, **more: Any) -> dict[str, Any]:
+        return {"host": self._options.host, "ranks": self._options.ranks, "session": self._session,
+                "got": self._courier.got, **more}
 
-    def _introduce(self, connection: socket.socket, reader: Reader, options: Options) -> str:
-        """Returns why the other launcher does not take this one yet; "" if it does."""
-        number = secrets.token_hex(16)
-        theirs = _read(reader)[0]["number"]
-        send(connection, host=options.host, ranks=options.ranks, number=number,
-             proof=proof(self._token, theirs, "host"))
-        # Host 0 begins to give commands as soon as it has sent the welcome.
-        answer, *self._early = _read(reader)
-        if answer["do"] == "refuse":
-            if not answer["again"]:
-                raise Refused(f"--at {options.at_text}: refused: {answer['why']}")
-            return str(answer["why"])
-        expected = proof(self._token, number, "coordinator")
-        if not hmac.compare_digest(answer["proof"].encode(), expected.encode()):
-            raise Refused(f"--at {options.at_text}: what answers there is no launcher of this job")
-        return ""
+    def _begin(self, meeting: Meeting) -> None:
+        """Goes on with a new connection."""
+        assert meeting.welcome is not None
+        self._met, self._heard = meeting, time.monotonic()
+        self._away_since = self._again = None
+        self._loop.watch(meeting.connection, lambda: self._hear(meeting))
+        self._courier.attach(meeting.connection, meeting.welcome.get("got", 0))
+        self._obey(meeting.early)
 
+    def _cut(self, why: str, since: float) -> None:
+        """There is no connection any more; it has been of no use for some time."""
+        self._loop.close(self._met.connection)
+        self._courier.detach()
+        self._away_since, self._why_away, self._was_refused = since, why, False
+        say(f"the launcher of host 0: {why}, or the connection is cut: tries to reach it for up to "
+            f"{self._options.wait:g} s")
 
-def _read(reader: Reader) -> list[dict[str, Any]]:
-    """The messages that come next, at least one. OSError if none comes."""
-    while (messages := reader.read()) is not None:
-        if messages:
-            return messages
-    raise ConnectionError("the connection ended")
+    def _reach_again(self, now: float) -> None:
+        """Goes on with the attempt to make the connection again, or begins another one."""
+        assert self._away_since is not None
+        try:
+            if self._again is None:
+                self._again = Meeting(self._options, self._token, self._hello(returns=True), self._address)
+            self._again.turn(0)
+        except Refused as error:
+            self._why_away = str(error)
+            return self._on_alone()
+        except OSError:
+            self._again = None
+        if self._again is not None and self._again.welcome is not None:
+            return self._return(self._again)
+        if self._again is not None and self._again.is_over:
+            self._was_refused, self._again = self._again.is_refused, None
+        if now - self._away_since > self._options.wait or (self._was_refused and self._is_done):
+            self._on_alone()
+
+    @property
+    def _is_done(self) -> bool:
+        """True if no rank is here, and the last one that was here did not die."""
+        return self._workers.is_empty and self._last_code in (0, STOPPED)
+
+    def _return(self, meeting: Meeting) -> None:
+        assert meeting.welcome is not None
+        if meeting.welcome.get("is_new"):
+            self._start_anew()
+        say("the launcher of host 0 is connected again")
+        self._begin(meeting)
+
+    def _start_anew(self) -> None:
+        """The ranks here are lost for the others, because this host was away for too long."""
+        self._workers.close()
+        self._courier = Courier()
+        self._sent_logs.clear()

@@ -29,7 +29,7 @@ def launch(options: Options, door: socket.socket | None) -> int:
 
 def coordinate(options: Options, door: socket.socket | None, register: Register) -> int:
     """The launcher of host 0, which decides for all."""
-    store = StoreProcess(door)
+    store = StoreProcess(door, options.hosts > 1)
     coordinator = Coordinator(options, store.port)
     loop = Loop(coordinator.signal)
     try:
@@ -38,7 +38,10 @@ def coordinate(options: Options, door: socket.socket | None, register: Register)
         workers.beat, workers.register = hosts.beat, register.note
         workers.logs = options.logs
         hosts.add_own(workers, options.ranks)
-        loop.watch(store.ended, lambda: (loop.close(store.ended), coordinator.store_lost()))
+        hosts.patience = options.wait
+        loop.watch(store.ended, lambda: (loop.close(store.ended), loop.close(store.orphans),
+                                        coordinator.store_lost()))
+        loop.watch(store.orphans, lambda: [coordinator.orphaned(**one) for one in store.read_orphans()])
         coordinator.begin(hosts)
         while (code := coordinator.outcome()) is None:
             loop.turn()

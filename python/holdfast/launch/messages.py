@@ -5,7 +5,7 @@
     committed  it has made an update, the first    decided   what all ranks do about their update,
                of its generation                             and whether they leave after it
     started    a replacement waits to be filled    event     one for the run's event log
-    at         where it is in its update
+    at         where it is in its update           wait      why it is cut off cannot be said yet
     met        it is connected to all ranks
     joined     it is whole, and goes on
     restart    it cannot go on: all must restart
@@ -19,12 +19,14 @@
     closed     its Checkpointer was closed
     unsaved    what its checkpoints do not have
 
-Launchers of several hosts talk to each other in the same way, over TCP (hosts.py).
+Launchers of several hosts talk to each other in the same way, over TCP (hosts.py). Their connection may
+break and be made again, so their messages are numbered (Courier).
 """
 
 import contextlib
 import json
 import socket
+from collections import deque
 from typing import Any
 
 _MOST = 1 << 16  # bytes that are read at once
@@ -32,7 +34,7 @@ _MOST = 1 << 16  # bytes that are read at once
 
 def send(connection: socket.socket, **message: Any) -> None:
     """Sends a message. OSError if the other side is gone."""
-    connection.sendall(json.dumps(message).encode() + b"\n")
+    connection.sendall(_line(message))
 
 
 class Sender:
@@ -48,9 +50,9 @@ class Sender:
         """True if all is sent, as far as this host knows."""
         return not self._waiting
 
-    def put(self, message: dict[str, Any]) -> None:
-        """Sends a message, or as much of it as the network takes now; flush() sends the rest."""
-        self._waiting += json.dumps(message).encode() + b"\n"
+    def put(self, line: bytes) -> None:
+        """Sends a line, or as much of it as the network takes now; flush() sends the rest."""
+        self._waiting += line
         self.flush()
 
     def flush(self) -> None:
@@ -58,6 +60,70 @@ class Sender:
         with contextlib.suppress(BlockingIOError):
             while self._waiting:
                 del self._waiting[:self._connection.send(self._waiting[:_MOST])]
+
+
+class Courier:
+    """Talks to another launcher, over one connection after another: no message is lost or comes twice.
+
+    A message is kept until the other side has said that it has it, and is sent again if the connection
+    was made again before that.
+    """
+
+    def __init__(self) -> None:
+        self._sender: Sender | None = None  # None while there is no connection
+        self._kept: deque[tuple[int, bytes]] = deque()  # messages with their numbers
+        self._number = 0  # of the newest message
+        self.got = 0  # the number of the newest message of the other side
+        self.is_broken = False  # the connection has failed
+
+    def attach(self, connection: socket.socket, got: int) -> None:
+        """Goes on with a connection that does not block; the other side has `got` messages."""
+        self._forget(got)
+        self._sender, self.is_broken = Sender(connection), False
+        for _, line in self._kept:
+            self._send(line)
+
+    def detach(self) -> None:
+        """There is no connection any more."""
+        self._sender = None
+
+    def put(self, message: dict[str, Any]) -> None:
+        """Sends a message, at once or as soon as there is a connection."""
+        self._number += 1
+        line = _line({**message, "n": self._number})
+        self._kept.append((self._number, line))
+        self._send(line)
+
+    def beat(self, message: dict[str, Any]) -> None:
+        """Sends what waits, or else a message that is worth nothing later."""
+        if self._sender is not None:
+            self._send(_line({**message, "got": self.got}) if self._sender.is_idle else b"")
+
+    def take(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Those of the messages that came that are new."""
+        new = []
+        for message in messages:
+            self._forget(message.pop("got", 0))
+            number = message.pop("n", None)
+            if number is None or number > self.got:
+                self.got = self.got if number is None else number
+                new.append(message)
+        return new
+
+    def _forget(self, got: int) -> None:
+        while self._kept and self._kept[0][0] <= got:
+            self._kept.popleft()
+
+    def _send(self, line: bytes) -> None:
+        if self._sender is not None:
+            try:
+                self._sender.put(line)
+            except OSError:
+                self.is_broken = True  # the next tick finds it
+
+
+def _line(message: dict[str, Any]) -> bytes:
+    return json.dumps(message).encode() + b"\n"
 
 
 class Reader:

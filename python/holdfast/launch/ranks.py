@@ -95,6 +95,11 @@ class Ranks:
     def missing(self) -> list[Rank]:
         return [rank for rank in self.all if rank.exit_code is not None]
 
+    def host_of(self, number: int, pid: int) -> Host | None:
+        """Where the rank has the process with that id; None if it does not have it any more."""
+        found = [rank.host for rank in self.living() if (rank.number, rank.pid) == (number, pid)]
+        return found[0] if found else None
+
     def serials_to_stop(self) -> list[int]:
         """The processes that a stop signal is for: those that have the state, or else all.
 
@@ -156,6 +161,12 @@ class Ranks:
         self.decided, self.logs, self.has_begun = {}, {}, False
         for rank in self.all:
             rank.exit_code = -1
+
+    def have_patience(self) -> None:
+        """Has ranks that wait to hear why they are cut off wait on: a host cannot tell it now."""
+        for rank in self.living():
+            if rank.is_cut_off:
+                rank.tell(say="wait")
 
     def note_running(self, rank: Rank) -> None:
         rank.is_running = True

@@ -10,7 +10,7 @@ import pytest
 from holdfast.launch.coordinator import Coordinator
 from holdfast.launch.hosts import Host, Hosts
 from holdfast.launch.loop import Awake
-from holdfast.launch.messages import Sender
+from holdfast.launch.messages import Courier
 from holdfast.launch.options import Options
 from holdfast.launch.place import PAGE_LOOKED, PAGE_WAITS_SINCE
 from holdfast.launch.processes import Workers
@@ -214,7 +214,7 @@ def test_a_host_that_was_silent_while_this_one_was_stopped_has_time_to_show_that
     hosts = Hosts(2, "", None, SimpleNamespace(close=lambda _: None), job)
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        hosts.living[1] = Host(1, 1, lambda _: None, heard=100.0, connection=ours, sender=Sender(ours))
+        hosts.living[1] = Host(1, 1, lambda _: None, heard=100.0, connection=ours, courier=Courier())
         hosts.tick()
         clock.now = 200.0
         for _ in range(13):

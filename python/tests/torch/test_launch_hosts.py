@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -33,11 +34,14 @@ class Cluster:
     """Launchers of one job, by host."""
 
     def __init__(self, run, steps, events=(), *, hosts=2, of=None, ranks=1, wait=60, pace=0.05, at=None,
-                 prefix=None):
+                 prefix=None, through=None):
+        """`through` is the port of a Proxy that stands between host 0 and the others."""
         self.at = at or f"127.0.0.1:{free_port()}"
         self._make = lambda host, wait=wait: Launch(
             run, steps, events, ranks=ranks, pace=pace, prefix=prefix(host) if prefix else None,
-            options=["--hosts", of or hosts, "--host", host, "--at", self.at, "--wait", wait])
+            options=["--hosts", of or hosts, "--host", host, "--wait", wait,
+                     "--at", self.at if host == 0 or through is None else f"127.0.0.1:{through}"],
+            variables={} if through is None else {"HOLDFAST_LAUNCH_TOKEN": "known to all"})
         self.run = run
         self.launchers = {}
         self._stack = contextlib.ExitStack()
@@ -122,6 +126,94 @@ def test_a_job_that_was_suspended_on_all_hosts_goes_on(tmp_path, whole):
         first.send_signal(signal.SIGCONT)
         job.end_well(whole(2), 2)
         assert "no sign of life" not in job.said() and "died" not in job.said(), job.said()
+
+
+class Proxy:
+    """Passes on what launchers say to each other, as a network does."""
+
+    SCRIPT = """
+import os, socket, sys, threading
+
+def pass_on(a, b):
+    try:
+        while data := a.recv(65536):
+            b.sendall(data)
+    except OSError:
+        pass
+    for one in (a, b):
+        try:
+            one.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+
+door = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+while True:
+    guest, _ = door.accept()
+    try:
+        host = socket.create_connection(("127.0.0.1", int(sys.argv[2])))
+    except OSError:
+        guest.close()
+        continue
+    for pair in ((guest, host), (host, guest)):
+        threading.Thread(target=pass_on, args=pair, daemon=True).start()
+"""
+
+    def __init__(self):
+        self.port, self._to = free_port(), free_port()
+        self.at = f"127.0.0.1:{self._to}"
+        self.start()
+
+    def start(self):
+        self.process = subprocess.Popen([sys.executable, "-c", self.SCRIPT, str(self.port), str(self._to)])
+
+    def end(self):
+        """Ends all connections, and takes no others."""
+        self.process.kill()
+        self.process.wait()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.end()
+
+
+def test_launchers_whose_connection_is_cut_make_it_again_and_no_rank_dies_of_it(tmp_path, whole):
+    with Proxy() as proxy, Cluster(tmp_path / "run", 16, ["1:7:kill"], pace=0.4, at=proxy.at,
+                                   through=proxy.port) as job:
+        job.launchers[0].until_step(2)
+        proxy.process.send_signal(signal.SIGSTOP)  # nothing comes through, and nothing ends
+        for said in (job.launchers[0].said, job.launchers[1].said):
+            until(lambda: "no sign of life for 3 s, or " in said(), 30, job)
+        proxy.process.send_signal(signal.SIGCONT)
+        until(lambda: "host 1: its launcher is connected again" in job.said(), 30, job)
+        proxy.end()
+        until(lambda: "host 1: its launcher has ended, or its connection is cut" in job.said(), 30, job)
+        # The rank that dies is replaced as soon as its launcher can tell of it.
+        until(lambda: Path(f"{job.run}.did-kill-1-7").exists(), 30, job)
+        proxy.start()
+        job.end_well(whole(2), 2)
+        assert job.said().count("the launcher of host 0 is connected again") == 2, job.said()
+        assert re.findall(r"rank (\d) .* died", job.said()) == ["1"], job.said()
+        assert job.said().count("replica, exact, 0 steps lost") == 1, job.said()
+
+
+@LONG
+def test_a_host_that_was_replaced_while_it_was_away_is_sent_away(tmp_path, whole):
+    with Proxy() as proxy, Cluster(tmp_path / "run", 16, pace=0.2, at=proxy.at, through=proxy.port) as job:
+        job.launchers[0].until_step(2)
+        proxy.end()
+        until(lambda: "or its connection is cut" in job.launchers[0].said(), 30, job)
+        other = job._stack.enter_context(Launch(
+            job.run, 16, ranks=1, pace=0.2, variables={"HOLDFAST_LAUNCH_TOKEN": "known to all"},
+            options=["--hosts", 2, "--host", 1, "--at", proxy.at]))
+        until(lambda: "goes on" in job.launchers[0].said(), 60, job)
+        proxy.start()
+        code, said = job.launchers.pop(1).end(60)
+        assert code == 143 and "refused: another host has the place of host 1" in said, said
+        job.end_well(whole(2), 2)
+        assert other.end(60)[0] == 0, other.said()
+        assert job.said().count("replica, exact, 0 steps lost") == 1, job.said()
 
 
 @LONG
@@ -211,6 +303,9 @@ class Network:
     def cut(self, host):
         self._ip("link", "set", f"{self.name}v{host}", "down")
 
+    def mend(self, host):
+        self._ip("link", "set", f"{self.name}v{host}", "up")
+
     def close(self):
         for host in range(3):
             self._ip("netns", "del", f"{self.name}-{host}", check=False)
@@ -238,10 +333,24 @@ def test_ranks_of_two_hosts_with_networks_of_their_own_are_replaced(tmp_path, wh
 
 
 @NAMESPACES
-def test_after_a_partition_the_side_of_host_0_goes_on_with_a_spare(tmp_path, whole, network):
+@pytest.mark.parametrize("seconds", [2, 6])
+def test_a_job_goes_on_after_a_link_was_cut_for_seconds(tmp_path, whole, network, seconds):
     with Cluster(tmp_path / "run", 16, ranks=2, at="10.87.0.1:29400", prefix=network.prefix,
                  pace=0.2) as job:
-        job.add("spare")
+        job.launchers[0].until_step(4)
+        network.cut(1)
+        time.sleep(seconds)
+        network.mend(1)
+        job.end_well(whole(4), 4)
+        assert "died" not in job.said() and "starts again" not in job.said(), job.said()
+        assert ("host 1: its launcher is connected again" in job.said()) or seconds < 3, job.said()
+
+
+@NAMESPACES
+def test_after_a_partition_the_side_of_host_0_goes_on_with_a_spare(tmp_path, whole, network):
+    with Cluster(tmp_path / "run", 16, ranks=2, at="10.87.0.1:29400", prefix=network.prefix,
+                 pace=0.2, wait=8) as job:
+        job.add("spare", wait=60)
         job.launchers[0].until_step(4)
         network.cut(1)
         code, said = job.launchers[1].end()

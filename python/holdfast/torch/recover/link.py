@@ -25,6 +25,7 @@ from holdfast.torch.recover.run_events import RunEvents
 
 _LOOK = 500  # milliseconds between two looks at the calls that this process waits in
 _PATIENCE = 10.0  # seconds that a worker waits to hear why a collective call has failed
+_ORPHANED = 10.0  # seconds that a worker of another host goes on without its own launcher
 
 _log = logging.getLogger("holdfast")
 
@@ -53,6 +54,7 @@ class Link:
         self._decided: dict[str, Any] | None = None
         self._reported = -1
         self.missing: list[int] = []  # the ranks without a process when a generation was announced
+        self._patient_until = 0.0  # until then, it is no surprise to hear of no loss
         self._news = threading.Condition()
         self._closed_at: float | None = None  # when the launcher was seen to be gone
         self._has_stopped = False  # this process has got the signal that follows from that
@@ -122,8 +124,14 @@ class Link:
         """Waits for the launcher to say that a rank was lost. False if it says nothing."""
         if self.is_current:
             self.say("cut_off", generation=self.generation)
+        until = time.monotonic() + patience
         with self._news:
-            return self._news.wait_for(lambda: not self.is_current or self.is_closed, patience)
+            while self.is_current and not self.is_closed:
+                left = max(until, self._patient_until) - time.monotonic()
+                if left <= 0:
+                    return False
+                self._news.wait(left)
+        return True
 
     def agree(self, status: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """What is decided about the newest generation; `status` says where this rank is."""
@@ -181,6 +189,10 @@ class Link:
             for message in messages:
                 self._hear(message)
         self._close()
+        if self.hosts[self.rank] != 0:
+            # The launcher of host 0 decides what becomes of this rank, if it hears of this.
+            without_launcher.tell_orphaned(self.rank)
+            time.sleep(_ORPHANED)
         self._stop_without_launcher()
 
     def _stop_without_launcher(self) -> None:
@@ -209,6 +221,8 @@ class Link:
                 self._decided = message
             elif kind == "leave":
                 self.leave = message
+            elif kind == "wait":
+                self._patient_until = time.monotonic() + _PATIENCE
             self._news.notify_all()
         if kind == "lost":
             self._on_lost(message["ranks"])

@@ -5,7 +5,9 @@ of them decides as the launcher would have, and the replacement reads what they 
 is filled as ever, and all ranks save and stop.
 """
 
+import contextlib
 import json
+import os
 import time
 from datetime import timedelta
 from typing import Any
@@ -14,10 +16,20 @@ import torch.distributed as dist
 
 from holdfast import _native
 from holdfast.errors import UnavailableError
+from holdfast.launch.store import ORPHANS
 from holdfast.torch.recover.inner_group import connect_to_store
 
 PATIENCE = 60.0  # seconds that ranks wait for each other without a launcher
+_TELL = 5.0  # seconds to reach the store
 _LOOK = 0.02  # seconds between two looks at the store
+
+
+def tell_orphaned(rank: int) -> None:
+    """Tells the launcher of host 0 that the launcher of this process has died, if that is possible."""
+    with contextlib.suppress(Exception):
+        store = connect_to_store(timedelta(seconds=_TELL))
+        number = store.add(ORPHANS, 1)
+        store.set(f"{ORPHANS}/{number}", json.dumps({"rank": rank, "pid": os.getpid()}))
 
 
 def decide(prefix: str, rank: int, survivors: list[int], status: dict[str, Any],
