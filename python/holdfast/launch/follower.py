@@ -13,6 +13,7 @@ from holdfast.launch.messages import Courier
 from holdfast.launch.options import Options
 from holdfast.launch.orphans import Register
 from holdfast.launch.place import STOPPED
+from holdfast.launch.printer import Printer
 from holdfast.launch.processes import SILENCE, Workers
 from holdfast.launch.recoveries import say
 
@@ -23,7 +24,7 @@ _TO_END = 10.0  # the same if its host is gone, with ranks that a save needs
 class Follower:
     """Carries out what the launcher of host 0 decides."""
 
-    def __init__(self, options: Options, register: Register) -> None:
+    def __init__(self, options: Options, register: Register, printer: Printer | None) -> None:
         self._options, self._token = options, token(options.at_text)
         self._session = secrets.token_hex(16)
         self._courier = Courier()
@@ -33,7 +34,7 @@ class Follower:
         self._loop = Loop(self._on_signal)
         self._workers = Workers(options.program, options.is_module, self._loop, self._report)
         self._workers.beat, self._workers.register = self._beat, register.note
-        self._workers.logs = options.logs
+        self._workers.logs, self._workers.printer = options.logs, printer
         self._sent_logs: set[tuple[int, int]] = set()  # by rank and serial number
         self._heard = time.monotonic()
         self._awake = Awake()

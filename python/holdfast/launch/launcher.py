@@ -9,6 +9,7 @@ from holdfast.launch.hosts import Hosts
 from holdfast.launch.loop import Loop
 from holdfast.launch.options import Options
 from holdfast.launch.orphans import Register
+from holdfast.launch.printer import Printer
 from holdfast.launch.processes import Workers
 from holdfast.launch.store import StoreProcess
 
@@ -19,15 +20,21 @@ def launch(options: Options, door: socket.socket | None) -> int:
     `door` is where other launchers connect to this one.
     """
     register = Register(options)
-    if options.host == 0:
-        code = coordinate(options, door, register)
-    else:
-        code = Follower(options, register).run()
-    register.close()
-    return code
+    printer = Printer() if options.labels_lines else None
+    try:
+        if options.host == 0:
+            code = coordinate(options, door, register, printer)
+        else:
+            code = Follower(options, register, printer).run()
+        register.close()
+        return code
+    finally:
+        if printer is not None:
+            printer.close()
 
 
-def coordinate(options: Options, door: socket.socket | None, register: Register) -> int:
+def coordinate(options: Options, door: socket.socket | None, register: Register,
+               printer: Printer | None) -> int:
     """The launcher of host 0, which decides for all."""
     store = StoreProcess(door, options.hosts > 1)
     coordinator = Coordinator(options, store.port)
@@ -36,7 +43,7 @@ def coordinate(options: Options, door: socket.socket | None, register: Register)
         hosts = Hosts(options.hosts, options.at_text, door, loop, coordinator)
         workers = Workers(options.program, options.is_module, loop, _reporter(hosts, coordinator))
         workers.beat, workers.register = hosts.beat, register.note
-        workers.logs = options.logs
+        workers.logs, workers.printer = options.logs, printer
         hosts.add_own(workers, options.ranks)
         hosts.patience = options.wait
         loop.watch(store.ended, lambda: (loop.close(store.ended), loop.close(store.orphans),

@@ -33,6 +33,12 @@ class Options:
     host: int | None = 0  # None: a spare
     at: tuple[str, int] | None = None  # where the launcher of host 0 listens
     logs: Path | None = None  # the folder with a file for what each rank prints
+    has_prefix: bool = True  # the number of its rank is before each line that one of several ranks prints
+
+    @property
+    def labels_lines(self) -> bool:
+        """Whether the number of its rank is before each line."""
+        return self.has_prefix and self.logs is None and self.ranks * self.hosts > 1
 
     @property
     def address(self) -> str:
@@ -58,6 +64,7 @@ def parse(arguments: list[str], variables: Mapping[str, str] = os.environ) -> Op
             parser.error("-n gpu: torch sees no GPU; expected one, or a number of ranks")
     made = Options(given.ranks, [given.program, *given.arguments], given.module, given.hang,
                    given.wait)
+    made.has_prefix = not given.no_prefix
     try:
         _place(made, given, variables)
         if given.logs is not None:
@@ -103,6 +110,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--logs", type=Path, metavar="FOLDER",
                         help="what each rank prints goes to a file rank-N.log in this folder, behind "
                              "what is there already, and not to the terminal")
+    parser.add_argument("--no-prefix", action="store_true",
+                        help="the lines of several ranks have no [RANK] before them, and ranks print to "
+                             "the terminal themselves")
     parser.add_argument("program", help="the training script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
     return parser

@@ -39,6 +39,7 @@ from holdfast.launch.place import (
     PAGE_WAITS_SINCE,
     Place,
 )
+from holdfast.launch.printer import Printer
 
 # Seconds without a beat after which a process is ended. Beats and ticks add up to 0.3 s, so that it
 # happens within 3 s.
@@ -74,7 +75,8 @@ class Workers:
         self._processes: dict[int, Process] = {}  # those that live, by rank
         self._logs: dict[int, int] = {}  # start-up logs, by rank
         self._pages: dict[int, memoryview] = {}
-        self.logs: Path | None = None  # the folder for what ranks print; None: they print as this process
+        self.logs: Path | None = None  # the folder for what ranks print
+        self.printer: Printer | None = None  # without both, ranks print as this process does
         self.register: Callable[[list[int]], None] = lambda _: None  # called with the ids of all
         self.beat: Callable[[], None] = lambda: None  # called while the end of a process takes long
         self._awake = Awake()
@@ -110,6 +112,7 @@ class Workers:
             self._make_log(rank)
         page = self._fresh_page(rank, keeps_step=is_replacement)
         ours, theirs = socket.socketpair()
+        prints_to = self._print_to(rank)
         sys.stdout.flush()
         sys.stderr.flush()
         pid = os.fork()
@@ -117,10 +120,14 @@ class Workers:
             os.setsid()  # so that its own children can be ended with it
             ours.close()
             self._loop.let_go_in_child()
+            if self.printer is not None:
+                self.printer.let_go_in_child()
             place = Place(rank, generation, incarnation, is_replacement, job["hosts"], theirs,
                           self._logs[rank], page)
-            self._become(place, environment(place, job))
+            self._become(place, environment(place, job), prints_to)
         theirs.close()
+        for one in prints_to:
+            os.close(one)
         self._add(Process(rank, serial, pid, os.pidfd_open(pid), ours, Reader(ours)))
 
     def _do_log(self, *, rank: int, at: int, data: str) -> None:
@@ -150,13 +157,19 @@ class Workers:
 
     # Starting
 
-    def _become(self, place: Place, variables: dict[str, str]) -> None:
+    def _print_to(self, rank: int) -> tuple[int, ...]:
+        """Descriptors of what a new process prints to: its outputs, or both; () if as this process."""
+        if self.logs is not None:
+            return (os.open(self.logs / f"rank-{rank}.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o666),)
+        return () if self.printer is None else self.printer.open(rank)
+
+    def _become(self, place: Place, variables: dict[str, str], prints_to: Sequence[int]) -> None:
         """What the forked process does; it does not return."""
         code = FAILED
         try:
             os.environ.update(variables)
-            if self.logs is not None:
-                _print_to(self.logs / f"rank-{place.rank}.log")
+            if prints_to:
+                _redirect(prints_to)
             code = worker.run(place, self._program, self._is_module)
         finally:
             os._exit(code)
@@ -190,6 +203,8 @@ class Workers:
         """Called often: ends processes that show no sign of life, and reports on the others."""
         now = time.monotonic()
         self._awake.tick(now)
+        if self.printer is not None:
+            self.printer.tick()
         for process in list(self._processes.values()):
             self._end_if_silent(process, now)
         self._report({
@@ -251,16 +266,18 @@ class Workers:
         self._loop.close(process.ended)
         if process.connection.fileno() >= 0:
             self._loop.close(process.connection)
+        if self.printer is not None:
+            self.printer.release(process.rank)
         del self._processes[process.rank]
         return os.waitstatus_to_exitcode(status)
 
 
-def _print_to(path: Path) -> None:
-    """What this process prints goes to the file, also if the launcher is killed."""
-    made = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o666)
-    os.dup2(made, 1)
-    os.dup2(made, 2)
-    os.close(made)
+def _redirect(prints_to: Sequence[int]) -> None:
+    """What this process prints goes there, also if the launcher is killed."""
+    for stream, one in ((1, prints_to[0]), (2, prints_to[-1])):
+        os.dup2(one, stream)
+    for one in prints_to:
+        os.close(one)
     with contextlib.suppress(AttributeError):  # another object takes the place of standard output
         sys.stdout.reconfigure(line_buffering=True)
 

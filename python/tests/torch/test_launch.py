@@ -68,6 +68,11 @@ class Launch:
     def pids(self):
         return [int(line) for line in _text(f"{self.run}.pids").split()]
 
+    def children(self):
+        """The processes of the launcher that are no ranks."""
+        made = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+        return set(map(int, made.split())) - set(self.pids())
+
     def lines(self, rank=0):
         return [json.loads(line) for line in _text(f"{self.run}.losses.{rank}").splitlines()
                 if line.endswith("]")]
@@ -94,6 +99,10 @@ def until(condition, timeout, job):
 
 def _text(path):
     return Path(path).read_text() if Path(path).exists() else ""
+
+
+def _name(pid):
+    return Path(f"/proc/{pid}/comm").read_text().strip()
 
 
 def _lives(pid):
@@ -210,7 +219,7 @@ def test_each_of_several_ranks_computes_in_one_thread(tmp_path):
     kept = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     said = subprocess.run([sys.executable, "-m", "holdfast.launch", "-n", "2", str(script)], env=kept,
                           check=True, timeout=60, capture_output=True, text=True)
-    assert said.stdout.splitlines() == ["1", "1"], said.stderr
+    assert sorted(said.stdout.splitlines()) == ["[0] 1", "[1] 1"], said.stderr
 
 
 @pytest.mark.parametrize("ranks, given, made", [(1, None, None), (2, None, "1"), (2, "3", "3")])
@@ -303,13 +312,23 @@ def test_ranks_whose_launcher_is_killed_while_a_replacement_starts_save_and_end(
 def test_a_job_whose_store_dies_saves_and_ends(tmp_path):
     with Launch(tmp_path / "run", 1000, pace=0.05) as job:
         job.until_step(2)
-        children = Path(f"/proc/{job.process.pid}/task/{job.process.pid}/children").read_text()
-        (store,) = set(map(int, children.split())) - set(job.pids())
+        (store,) = [one for one in job.children() if _name(one) != "holdfast-print"]
         os.kill(store, signal.SIGKILL)
         code, said = job.end(100)
         assert code == 143, said
         assert "the store of the job has died" in said, said
         assert f"stopped after step {max(job.losses())}, which is saved" in said, said
+
+
+def test_a_job_goes_on_if_the_process_dies_that_prints_its_lines(tmp_path, whole):
+    with Launch(tmp_path / "run", 12, ["1:8:kill"], pace=0.05) as job:
+        job.until_step(2)
+        (printer,) = [one for one in job.children() if _name(one) == "holdfast-print"]
+        os.kill(printer, signal.SIGKILL)
+        code, said = job.end(60)
+        assert code == 0, said
+        assert Path(f"{job.run}.end.0").read_text() == whole
+        assert "step 8 goes on after" in said, said
 
 
 def test_a_start_of_all_ranks_with_what_was_left_in_memory_is_told_as_such(tmp_path, whole):
