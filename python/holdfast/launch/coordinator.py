@@ -142,7 +142,7 @@ class Coordinator:
             host = self._all.living.get(rank.home)
             if rank.exit_code not in (None, 0, STOPPED) and host is not None:
                 self._start(rank, host)
-        waits = any(rank.exit_code is not None for rank in self._ranks.all)
+        waits = any(rank.exit_code not in (None, 0, STOPPED) for rank in self._ranks.all)
         if waits and self._ending.is_stopping:
             self._wait_until = 0.0  # the others must save now
         elif waits and self._wait_until is None:

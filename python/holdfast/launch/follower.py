@@ -159,13 +159,13 @@ class Follower:
             return self._return(self._again)
         if self._again is not None and self._again.is_over:
             self._was_refused, self._again = self._again.is_refused, None
-        if now - self._away_since > self._options.wait or (self._was_refused and self._is_done):
+        if now - self._away_since > self._options.wait or (self._was_refused and self._has_stopped):
             self._on_alone()
 
     @property
-    def _is_done(self) -> bool:
-        """True if no rank is here, and the last one that was here did not die."""
-        return self._workers.is_empty and self._last_code in (0, STOPPED)
+    def _has_stopped(self) -> bool:
+        """True if the ranks here have saved and ended, as they do if the other launcher was killed."""
+        return self._workers.is_empty and self._last_code == STOPPED
 
     def _return(self, meeting: Meeting) -> None:
         assert meeting.welcome is not None

@@ -56,6 +56,7 @@ class Host:
     waits: dict[int, tuple[int, float | None]] = field(default_factory=dict)
     steps: dict[int, int] = field(default_factory=dict)  # by rank
     heard: float = 0.0  # when its launcher was last heard of
+    came: float = field(default_factory=time.monotonic)  # when its launcher came
     connection: socket.socket | None = None  # None for this host, and while it is away
     courier: Courier | None = None  # None for this host
     session: str = ""  # its launcher has this name of its own
@@ -132,7 +133,7 @@ class Hosts:
         self._awake.tick(now)
         for host in [*self.living.values(), *self.spares]:
             if host.away_since is not None:
-                if now - host.away_since > self._patience(host):
+                if now > self._deadline(host):
                     self._lose(host)
             elif host.courier is not None and host.courier.is_broken:
                 self._cut(host, "its launcher has ended")
@@ -259,15 +260,17 @@ class Hosts:
         host.away_since = time.monotonic() if since is None else since
         if host in self.spares:
             self.spares.remove(host)
-        elif time.monotonic() - host.away_since >= (patience := self._patience(host)):
+        elif (left := self._deadline(host) - time.monotonic()) <= 0:
             self._lose(host)
-        elif patience > _TO_RETURN:
-            say(f"host {host.number}: {why}, or its connection is cut: waits up to {patience:g} s for it")
+        else:
+            say(f"host {host.number}: {why}, or its connection is cut: waits up to {left:.0f} s for it")
 
-    def _patience(self, host: Host) -> float:
-        """For how many seconds a host may be away."""
-        has_spare = any(spare.ranks == host.ranks for spare in self.spares)
-        return min(_TO_RETURN, self.patience) if has_spare else self.patience
+    def _deadline(self, host: Host) -> float:
+        """Until when a host may be away."""
+        assert host.away_since is not None
+        came = [spare.came for spare in self.spares if spare.ranks == host.ranks]
+        soon = [max(host.away_since, min(came)) + _TO_RETURN] if came else []
+        return min([host.away_since + self.patience, *soon])
 
     def launcher_died(self, host: Host) -> None:
         """Ranks of the host have said that its launcher is dead."""

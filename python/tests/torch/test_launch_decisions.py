@@ -10,7 +10,7 @@ import pytest
 from holdfast.launch.coordinator import Coordinator
 from holdfast.launch.hosts import Host, Hosts
 from holdfast.launch.loop import Awake
-from holdfast.launch.messages import Courier
+from holdfast.launch.messages import Courier, Reader
 from holdfast.launch.options import Options
 from holdfast.launch.place import PAGE_LOOKED, PAGE_WAITS_SINCE
 from holdfast.launch.processes import Workers
@@ -198,6 +198,35 @@ def test_a_process_is_awake_since_its_first_tick_after_it_was_stopped():
     for now, since in ((50.0, 50.0), (50.2, 50.0), (51.0, 50.0), (60.0, 60.0), (60.2, 60.0)):
         awake.tick(now)
         assert awake.since == since
+
+
+def test_a_spare_that_comes_when_a_rank_has_ended_does_not_hold_up_the_end():
+    job = Job()
+    job.all_commit()
+    for rank in range(2):
+        job.says(rank, "closed")
+    job.dies(0, code=0)
+    job.coordinator.host_came(Host(None, 1, lambda _: None))
+    job.dies(1, code=0)
+    assert job.coordinator.outcome() == 0
+
+
+def test_no_message_is_lost_or_comes_twice_when_a_connection_is_made_again():
+    ours, theirs, heard = Courier(), Courier(), []
+    for _ in range(3):
+        a, b = socket.socketpair()
+        with a, b:
+            a.setblocking(False)
+            ours.attach(a, theirs.got)
+            for _ in range(2):
+                ours.put({"say": ours._number})
+            ours.beat({"say": "beat"})
+            heard += theirs.take(Reader(b).read())
+            ours.put({"say": ours._number})  # nobody reads it before the connection is cut
+        ours.detach()
+        ours.put({"say": ours._number})
+    assert [one["say"] for one in heard if one["say"] != "beat"] == list(range(10))
+    assert [number for number, _ in ours._kept] == list(range(7, 13))  # what the other side had at the last cut is forgotten
 
 
 @pytest.fixture

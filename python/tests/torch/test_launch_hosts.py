@@ -216,6 +216,40 @@ def test_a_host_that_was_replaced_while_it_was_away_is_sent_away(tmp_path, whole
         assert job.said().count("replica, exact, 0 steps lost") == 1, job.said()
 
 
+def test_ranks_may_end_and_a_spare_may_wait_while_connections_are_cut(tmp_path, whole):
+    with Proxy() as proxy, Cluster(tmp_path / "run", 16, at=proxy.at, through=proxy.port) as job:
+        job.add("spare")
+        job.launchers[0].until_step(0)
+        proxy.end()
+        until(lambda: Path(f"{job.run}.end.1").exists(), 60, job)
+        proxy.start()
+        job.launchers.pop("spare")  # the job may end before it is connected again
+        job.end_well(whole(2), 2)
+        assert "died" not in job.said(), job.said()
+
+
+@LONG
+def test_a_stop_signal_ends_the_wait_for_a_host_that_is_away(tmp_path):
+    with Proxy() as proxy, Cluster(tmp_path / "run", 1000, at=proxy.at, through=proxy.port) as job:
+        job.launchers[0].until_step(3)
+        proxy.end()
+        until(lambda: "or its connection is cut" in job.launchers[0].said(), 30, job)
+        job.launchers[0].process.send_signal(signal.SIGTERM)
+        assert {one.process.wait(40) for one in job.launchers.values()} == {143}, job.said()
+        assert f"stopped after step {max(job.launchers[0].losses())}, which is saved" in job.said()
+
+
+@LONG
+def test_a_new_launcher_takes_the_place_of_one_that_was_killed(tmp_path, whole):
+    with Cluster(tmp_path / "run", 16, pace=0.2) as job:
+        job.launchers[0].until_step(3)
+        job.launchers[1].process.kill()
+        until(lambda: "for another host in place of host 1" in job.launchers[0].said(), 30, job)
+        job.add(1)
+        job.end_well(whole(2), 2)
+        assert job.said().count("replica, exact, 0 steps lost") == 1, job.said()
+
+
 @LONG
 def test_survivors_save_if_no_other_host_comes(tmp_path, whole):
     with Cluster(tmp_path / "run", 1000, pace=0.1, wait=1) as job:
