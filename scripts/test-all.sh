@@ -120,8 +120,15 @@ tidy() {
   scripts/build.sh tidy all_verify_interface_header_sets
 }
 
+# Each header alone, without the precompiled ones: it includes all that it uses.
+headers() {
+  find holdfast -name '*.h' ! -name '*testing.h' ! -path 'holdfast/mpi/*' -print0 |
+    xargs -0 -P "$jobs" -I HEADER bash -c 'echo "#include \"HEADER\"" |
+      ${CXX:-g++} -std=c++20 -Wall -Wextra -I. -fsyntax-only -x c++ - || { echo "HEADER"; exit 1; }'
+}
+
 failed=()
-functions="long_cpp long_exchanges mpi addresses leaks release kills train_cpp slurm newcomer adapters tensorflow chainer horovod threads tidy"
+functions="headers long_cpp long_exchanges mpi addresses leaks release kills train_cpp slurm newcomer adapters tensorflow chainer horovod threads tidy"
 suites="scripts/test.sh $functions scripts/fuzz.sh scripts/cross.sh"
 for suite in "$@"; do
   if [[ " $suites " != *" $suite "* ]]; then

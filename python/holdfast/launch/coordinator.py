@@ -352,7 +352,7 @@ class Coordinator:
         done = self._recovery
         if done is not None and message["generation"] == self._ranks.generation \
                 and (done.is_filled or done.is_restart):
-            done.note_inexact(message["inexact"])
+            done.note_inexact(message.get("inexact") or [])
             done.reach("redone")
             self._finish(done)
 

@@ -107,8 +107,8 @@ def _newest_record(told: dict[int, Any], rank: int) -> tuple[Any, dict[str, Any]
              if one["peer"] == rank]
     if not found:
         raise LookupError("the ranks that kept its record are lost, too")
-    return max(found, key=lambda one: (one[0]["is at end"], one[1]["is asked"], len(one[1]["calls"]),
-                                       one[0]["is first"]))
+    return max(found, key=lambda one: (one[0]["is at end"], one[1]["at top"] is not None,
+                                       len(one[1]["calls"]), one[0]["is first"]))
 
 
 def _check_gradients(record: dict[str, Any], known: dict[str, bool]) -> None:
