@@ -187,6 +187,7 @@ def test_launchers_whose_connection_is_cut_make_it_again_and_no_rank_dies_of_it(
             until(lambda: "no sign of life for 3 s, or " in said(), 30, job)
         proxy.process.send_signal(signal.SIGCONT)
         until(lambda: "host 1: its launcher is connected again" in job.said(), 30, job)
+        until(lambda: "host 0 is connected again" in job.launchers[1].said(), 30, job)
         proxy.end()
         until(lambda: "host 1: its launcher has ended, or its connection is cut" in job.said(), 30, job)
         # The rank that dies is replaced as soon as its launcher can tell of it.
