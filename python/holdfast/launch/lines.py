@@ -20,7 +20,7 @@ _PIECE = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)")
 
 
 class Out:
-    """Where lines are printed: the standard output, the standard error, or both if they are one file."""
+    """A place for lines: the standard output, the standard error, or both if they are one file."""
 
     def __init__(self, number: int) -> None:
         self.number = number
