@@ -14,6 +14,7 @@ installed it (scripts/foreign_environment.sh tensorflow).
 """
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -104,9 +105,11 @@ def peak_memory(*words) -> int:
     process = subprocess.Popen([PROGRAM, *map(str, words)], stdout=subprocess.DEVNULL)
     peak = 0
     while process.poll() is None:
-        for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
-            if line.startswith("VmHWM:") and PROGRAM.name in os.readlink(f"/proc/{process.pid}/exe"):
-                peak = int(line.split()[1])
+        with contextlib.suppress(FileNotFoundError):  # it ends just now
+            has_begun = PROGRAM.name in os.readlink(f"/proc/{process.pid}/exe")
+            for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
+                if has_begun and line.startswith("VmHWM:"):
+                    peak = int(line.split()[1])
         time.sleep(0.001)
     assert process.returncode == 0, words
     return peak * 1024
