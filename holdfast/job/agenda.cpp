@@ -11,7 +11,7 @@
 namespace holdfast {
 namespace {
 
-constexpr Duration kAhead = std::chrono::milliseconds(500);
+constexpr Duration kAhead = std::chrono::seconds(1);
 constexpr int64_t kMostAhead = 4096;  // steps
 constexpr size_t kMostSaves = 4;      // announced ahead at one time
 

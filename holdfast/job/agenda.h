@@ -3,8 +3,8 @@
 // Rank 0 decides for all ranks and announces its decision some steps ahead: "until step
 // 120 there is one save, after step 117". A rank that comes to a step has received the
 // decision about it long before, so training does not wait for a message, and all ranks
-// save at the same step, whichever rank is fastest. Decisions are announced about half
-// a second ahead; rank 0 measures how long a step takes to know how many steps that is.
+// save at the same step, whichever rank is fastest. Decisions are announced about a
+// second ahead; rank 0 measures how long a step takes to know how many steps that is.
 //
 // Any rank may ask for a stop. Rank 0 then chooses the step of the last save.
 //
