@@ -215,3 +215,40 @@ def test_a_write_on_one_rank_makes_all_save_again(tmp_path):
         assert caught[1 - which] == []
         owners += torn
     assert owners == 1
+
+
+class Follower(nn.Module):
+    """A model with an encoder that follows another one in the forward, and one that never changes."""
+
+    def __init__(self):
+        super().__init__()
+        self.query = nn.Parameter(torch.ones(BIG))
+        self.key = nn.Parameter(torch.zeros(BIG), requires_grad=False)
+        self.fixed = nn.Parameter(torch.zeros(BIG), requires_grad=False)
+
+    def forward(self):
+        with torch.no_grad():
+            self.key.lerp_(self.query, 0.5)
+        return (self.query * self.key).sum()
+
+
+def test_an_encoder_that_follows_another_is_saved_at_each_step_without_a_word(tmp_path, caplog):
+    net = Follower()
+    optimizer = torch.optim.SGD([net.query], lr=1e-6)
+    keys = []
+    with holdfast.Checkpointer(tmp_path / "run", model=net, optimizer=optimizer, keep=None,
+                               every="1 steps") as ck:
+        ck.resume()
+        net.fixed.data.fill_(3.0)
+        nn.init.constant_(net.fixed, 4.0)  # weights that are loaded late are not copied at once for ever
+        for step in range(4):
+            net().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            keys.append(net.key.detach().clone())
+            ck.step(step)
+        at_once = ck._state._capture._at_once
+    assert at_once == {"model.key"} and not caplog.messages
+    for step, key in enumerate(keys):
+        assert torch.equal(torch.from_numpy(
+            holdfast.open(f"{tmp_path}/run@{step}").read("model.key")), key)

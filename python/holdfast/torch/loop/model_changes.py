@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from holdfast.torch.loop.frozen_writes import FrozenWrites
 from holdfast.torch.loop.last_step import CHANGED, LastStep
 from holdfast.torch.loop.messages import NO_HOOK, UNKNOWN_OPTIMIZER
 from holdfast.torch.loop.step_place import StepPlace
@@ -30,6 +31,7 @@ class ModelChanges:
                                      boundaries.knows, state.model_tensors)
         self._place = StepPlace(state.optimizers, state.models, objects)
         self._unchanged = UnchangedModel(state)
+        self._frozen = FrozenWrites(state)
         self._calls = 0  # of step(), since the start or a resume
         self._depth = 0  # steps of optimizers that were given and have begun
         self._last_step = LastStep(state.model_tensors)
@@ -50,6 +52,7 @@ class ModelChanges:
             if self._calls < _FIRST:
                 self._unknown.before_update()
                 self._place.before_update()
+                self._frozen.before_update()
                 self._unchanged.before_update(optimizer)
 
     def after_update(self, optimizer: torch.optim.Optimizer) -> None:
@@ -69,6 +72,7 @@ class ModelChanges:
         """Called when a resume has changed everything."""
         self._calls = 0
         self._place.restart()
+        self._frozen.restart()
 
     def next_call(self, warn: Callable[[str], None]) -> None:
         """Begins the next call of step(). Warns of updates by others, and of a wrong place of it."""

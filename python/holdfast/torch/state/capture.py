@@ -149,10 +149,12 @@ class TensorCapture:
                              at_once or piece.at_once or name in self._at_once, piece.role,
                              piece.of)
 
-    def copy_at_once(self, names: Iterable[str]) -> None:
-        """From now on, save() itself copies these tensors, before it returns."""
-        self._at_once |= set(names)
-        self.forget()
+    def copy_at_once(self, names: Iterable[str], not_more: Iterable[str]) -> None:
+        """From now on, save() itself copies these tensors, before it returns; not_more: no longer."""
+        now = (self._at_once | set(names)) - set(not_more)
+        if now != self._at_once:
+            self._at_once = now
+            self.forget()
 
     def mark_diverged(self, found: Iterable[Divergence]) -> None:
         """From now on, each rank saves its own of these tensors, which were taken for equal."""

@@ -181,9 +181,12 @@ class TrainingState:
         return [(piece, self._capture.saved_name(piece)) for piece in self._tensors.pieces()
                 if piece.kind in ("parameter", "slot")]
 
-    def copy_at_once(self, names: Iterable[str]) -> None:
-        """From now on, save() itself copies these tensors: something writes to them later."""
-        self._capture.copy_at_once(names)
+    def copy_at_once(self, names: Iterable[str], not_more: Iterable[str] = ()) -> None:
+        """From now on, save() itself copies these tensors: something writes to them later.
+
+        Those of `not_more` are copied beside the training again.
+        """
+        self._capture.copy_at_once(names, not_more)
 
     def mark_diverged(self, found: Iterable[Divergence]) -> None:
         """From now on, these tensors, which ranks were to hold alike, are each rank's own."""
