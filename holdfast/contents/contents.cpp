@@ -302,7 +302,9 @@ Result<void> read_stream_by(const Box& in, int64_t bytes, int64_t offset, ByteSp
 }
 
 CanonicalStream::CanonicalStream(const Contents& contents, TensorId tensor)
-    : contents_(contents), tensor_(tensor), ahead_(read_ahead_of(contents, tensor) > 0) {}
+    : contents_(contents),
+      tensor_(tensor),
+      ahead_(read_ahead_of(contents, tensor) > 0) {}
 
 Result<void> CanonicalStream::read(ByteSpan into) {
   if (!ahead_) {
@@ -341,6 +343,18 @@ std::string to_string(const Damage& damage) {
   }
   return fmt::format("{}: chunk {} (bytes {} to {}{}) {}", damage.file, damage.chunk,
                      damage.offset, damage.offset + damage.bytes, names, damage.what);
+}
+
+Result<void> FormatReport::add(const std::string& file, Result<FormatReport> one) {
+  if (!one.ok() && one.error().code() != ErrorCode::kCorrupt) return one.error();
+  if (!one.ok()) {
+    damage.push_back({.file = file, .what = one.error().message()});
+    return {};
+  }
+  std::ranges::move(one->damage, std::back_inserter(damage));
+  bytes_read += one->bytes_read;
+  checked = checked && one->checked;
+  return {};
 }
 
 const std::string* find_left_out(const Contents& contents, std::string_view name) {

@@ -203,6 +203,10 @@ struct FormatReport {
   // Whether every byte of every tensor was checked. False if the format has no
   // checksums, or if the writer left some out.
   bool checked = false;
+
+  // Adds the report of one file of several. What cannot be read because it is damaged
+  // (kCorrupt) is damage of that file; any other error is returned.
+  Result<void> add(const std::string& file, Result<FormatReport> one);
 };
 
 }  // namespace holdfast
