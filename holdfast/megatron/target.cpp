@@ -35,11 +35,11 @@ Result<void> MegatronTarget::State::check_parallel() const {
 
 // The objects may come from a step, and a step may have any objects.
 Result<void> MegatronTarget::State::check_optimizer() const {
-  const Object* optimizer = megatron::find_key(source_->objects, "optimizer");
+  const Object* optimizer = find_key(source_->objects, "optimizer");
   const Object* inner =
       optimizer == nullptr ? nullptr : megatron::inner_optimizer(*optimizer);
   if (inner == nullptr) return {};
-  const Object* groups = megatron::find_key(*inner, megatron::kGroupsKey);
+  const Object* groups = find_key(*inner, megatron::kGroupsKey);
   const auto& list = groups->as<Object::List>()->items;
   const bool dicts = std::ranges::all_of(list, [](const Object& group) {
     return group.as<Object::Dict>() != nullptr;
@@ -50,7 +50,7 @@ Result<void> MegatronTarget::State::check_optimizer() const {
 }
 
 Result<void> MegatronTarget::State::add_entries() {
-  const Object* model = megatron::find_key(source_->objects, "model");
+  const Object* model = find_key(source_->objects, "model");
   if (model == nullptr || model->as<Object::Dict>() == nullptr) {
     return unsupported("the source has no objects of Megatron; expected a checkpoint of "
                        "Megatron, or one that was cut from it");
