@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "holdfast/base/json.h"
-#include "holdfast/exchange/lot_progress.h"
+#include "holdfast/exchange/exchange_progress.h"
 #include "holdfast/transport/worker.h"
 
 namespace holdfast {
