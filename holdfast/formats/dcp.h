@@ -12,7 +12,7 @@
 // tensors as leaves; None if the state dict was a flat dict of tensors. If a folder has
 // the same item under several names, they are one tensor with aliases.
 //
-// What DCP cannot hold is kept in items holdfast.* (kept_beside.h). If holdfast.objects
+// What DCP cannot hold is kept in items holdfast.* (side_metadata.h). If holdfast.objects
 // is there, it has all objects, and other items repeat parts of it for torch.
 //
 // This is about the folders that torch itself writes. Python's holdfast.torch.dcp is
