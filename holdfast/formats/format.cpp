@@ -262,7 +262,7 @@ std::string names_of_formats(bool only_writable = false) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-Result<FileProbe> glance_at(Env& env, const Path& path) {
+Result<FileProbe> probe_file(Env& env, const Path& path) {
   const bool folder = HOLDFAST_TRY(env.info(path)).folder;
   FileProbe probe{.path = path, .folder = folder};
   if (probe.folder) {
@@ -372,7 +372,7 @@ Result<Path> find_named(Env& env, const Path& path) {
 
 Result<const Format*> format_of(Env& env, const Path& path) {
   HOLDFAST_TRY(check_no_journal(env, path));
-  const FileProbe probe = HOLDFAST_TRY(glance_at(env, path));
+  const FileProbe probe = HOLDFAST_TRY(probe_file(env, path));
   for (const Format& format : formats()) {
     if (format.recognises(probe)) return &format;
   }

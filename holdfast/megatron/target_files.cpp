@@ -160,14 +160,15 @@ Object MegatronTarget::State::model_of(RankParts& rank) const {
   return model;
 }
 
-Object MegatronTarget::State::optimizer_of(RankParts& rank, const Object& common) const {
+Object MegatronTarget::State::optimizer_of(RankParts& rank,
+                                           const Object& common) const {
   const auto leaf_of = [&](size_t i, const std::string& slot) -> Object {
     const Entry& entry = *rank.parameters[i];
     const auto state = find_state(entry, slot);
     return state ? add_part(rank, entry, *state) : Object();
   };
-  return megatron::number_state(megatron::with_tensors(common, rank.tensors), rank.local,
-                                leaf_of);
+  return megatron::number_state(megatron::with_tensors(common, rank.tensors),
+                                rank.local, leaf_of);
 }
 
 Object MegatronTarget::State::objects_of(RankParts& rank) const {

@@ -34,8 +34,8 @@ Result<TensorId> ReferenceCheckpoint::find(const Tensor& tensor) const {
                   to_string(tensor.shape));
 }
 
-Result<std::vector<PlannedFlip>> ReferenceCheckpoint::differences(const Contents& contents,
-                                                      const std::string& name) const {
+Result<std::vector<PlannedFlip>> ReferenceCheckpoint::differences(
+    const Contents& contents, const std::string& name) const {
   const auto own = contents.collection.find(name);
   if (!own) return not_found("{}: there is no tensor of this name", name);
   const Tensor& tensor = contents.collection.tensor(*own);
@@ -81,9 +81,10 @@ Result<Seal> ReferenceCheckpoint::seal_of(const std::string& name) const {
   return seal;
 }
 
-Result<bool> ReferenceCheckpoint::confirms(Env& env, const Found& found, const Contents& contents,
-                               std::span<const std::string> tensors,
-                               const PlannedByte& byte) const {
+Result<bool> ReferenceCheckpoint::confirms(Env& env, const Found& found,
+                                           const Contents& contents,
+                                           std::span<const std::string> tensors,
+                                           const PlannedByte& byte) const {
   if (!found.format->can_patch()) return false;
   const std::vector<NamedFile> files = HOLDFAST_TRY(files_of(env, found));
   const auto own = std::ranges::find(files, byte.file, &NamedFile::name);

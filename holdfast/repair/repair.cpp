@@ -185,7 +185,8 @@ std::vector<std::string> damaged_tensors(std::span<const Damage> damage) {
 
 // Takes all elements of the damaged tensors that differ from a copy. Whether they are
 // right shows when the file is verified.
-Result<RepairReport> plan_by_copy(Env& env, const Found& found, const ReferenceCheckpoint& copy,
+Result<RepairReport> plan_by_copy(Env& env, const Found& found,
+                                  const ReferenceCheckpoint& copy,
                                   std::span<const Damage> damage, const Error& why) {
   const Contents contents = HOLDFAST_TRY(open_to_alter(env, found));
   RepairReport report;
@@ -198,7 +199,8 @@ Result<RepairReport> plan_by_copy(Env& env, const Found& found, const ReferenceC
   return report;
 }
 
-Result<RepairReport> plan_by_crc(Env& env, const Found& found, const ReferenceCheckpoint* copy,
+Result<RepairReport> plan_by_crc(Env& env, const Found& found,
+                                 const ReferenceCheckpoint* copy,
                                  std::span<const Damage> damage) {
   Confirm confirm;
   if (copy != nullptr) {

@@ -95,8 +95,9 @@ Result<ReshardPlan> plan_reshard(Env& env, const Path& from,
 struct Resharded {
   int64_t files = 0;
   int64_t kept = 0;   // files that an earlier, interrupted call had finished
-  int64_t moved = 0;  // bytes that this call has read for the files that it has written:
-                      // those of the plan's moves, without those of the files kept
+  // The bytes that this call has moved to the files that it has written: those of the
+  // plan's moves, without those to the files kept.
+  int64_t moved = 0;
   int64_t seals = 0;  // tensors whose seals are equal in source and target
   int64_t bytes = 0;  // of all tensors
   Path folder{};      // the step's folder, or the target itself
