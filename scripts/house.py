@@ -55,8 +55,13 @@ def doubles() -> list[str]:
     """Mechanisms that once existed twice, and do again."""
     faults = []
     for file in ROOT.glob("holdfast/corruption/*"):
-        if re.search(r"repair|mend|witness", file.name):
+        if re.search(r"repair|mend|reference_checkpoint", file.name):
             faults.append(f"{file.relative_to(ROOT)}: mends; expected it in holdfast/repair")
+    for file in ROOT.glob("holdfast/**/*.cpp"):
+        if re.search(r"^(const )?Object\* find\w*\((const )?Object\b", file.read_text(), re.M):
+            if file.name != "object.cpp":
+                faults.append(f"{file.relative_to(ROOT)}: finds the key of an Object; expected "
+                              "find_key() of holdfast/state/object.h")
     tables = [file for file in ROOT.glob("holdfast/**/*.cpp") if not NOT_PRODUCT.search(file.name)
               and file.read_text().count("self_attn.q_proj.weight") > 0]
     faults += [f"{file.relative_to(ROOT)}: has names of tensors; expected them in "

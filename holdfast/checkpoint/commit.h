@@ -6,7 +6,7 @@
 //      the space for its own files.
 //   2. Every rank writes and syncs its shard, index and objects, syncs the attempt's
 //      folder, and votes. The vote names its files with sizes and digests, or says why
-//      they could not be written; it also carries the digests of replicas (replicas.h).
+//      they could not be written; it also carries the digests of replicas (replica_check.h).
 //   3. When every rank has voted yes, rank 0 writes the manifest and commits
 //      (attempt.h). A vote that is missing at the deadline, a vote that says no, and
 //      replicas that differ end the attempt.
@@ -23,7 +23,7 @@
 #include <set>
 
 #include "holdfast/checkpoint/channel.h"
-#include "holdfast/checkpoint/replicas.h"
+#include "holdfast/checkpoint/replica_check.h"
 #include "holdfast/checkpoint/saver.h"
 #include "holdfast/checkpoint/write_plan.h"
 #include "holdfast/memory/guard.h"

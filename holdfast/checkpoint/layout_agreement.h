@@ -8,7 +8,7 @@
 // tensor parallelism) looks like replicas that differ. Replicas are compared when a
 // rank's description is new and the caller asks for it. The comparison reads every byte
 // while training waits, so a job asks for it once, when it attaches; later each save
-// compares a part in the background (replicas.h).
+// compares a part in the background (replica_check.h).
 #pragma once
 
 #include <memory>

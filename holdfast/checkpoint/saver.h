@@ -150,7 +150,7 @@ struct SaveRequest {
   // No save follows, so this one waits for room whatever Backpressure says. Only rank
   // 0's value counts.
   bool last = false;
-  // Compares a part of the replicas that several ranks hold (replicas.h). If they
+  // Compares a part of the replicas that several ranks hold (replica_check.h). If they
   // differ, all ranks drop the save. With it settle() must be called before the state
   // changes, even if the guard is off. Has an effect only with background threads.
   bool compare = false;
@@ -200,7 +200,7 @@ class SaveHandle {
   // When that was; nullopt before.
   std::optional<Instant> done_at() const;
   // True if the save failed because tensors were written to before they were captured
-  // (guard.h), on any rank, or because replicas differ (replicas.h). Then it makes
+  // (guard.h), on any rank, or because replicas differ (replica_check.h). Then it makes
   // sense to save again at once.
   bool is_torn() const;
 

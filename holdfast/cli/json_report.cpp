@@ -307,6 +307,7 @@ std::string reshard_json(const ReshardPlan& plan, const std::string& to,
     json["folder"] = done->folder.native();
     json["files"] = done->files;
     json["kept"] = done->kept;
+    json["moved"] = done->moved;
     json["seals_equal"] = done->seals;
   }
   return print_json(json);

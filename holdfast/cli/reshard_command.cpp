@@ -97,8 +97,9 @@ Result<ExitCode> reshard_path(const Context& context,
   }
   if (!done) return ExitCode::kDone;
   if (done->kept > 0) {
-    fmt::print(context.out, "{} of {} were finished by an earlier call\n",
-               human_count(done->kept), files_text(done->files));
+    fmt::print(context.out, "{} of {} were finished by an earlier call; {} moved now\n",
+               human_count(done->kept), files_text(done->files),
+               human_bytes(done->moved));
   }
   fmt::print(context.out, "{} seals equal; {}\n", human_count(done->seals),
              human_seconds(took.count()));

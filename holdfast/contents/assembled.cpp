@@ -2,16 +2,16 @@
 
 #include <algorithm>
 
-#include "holdfast/env/source_sink.h"
+#include "holdfast/contents/chunked_source.h"
 
 namespace holdfast {
 namespace {
 
-// All parts of all tensors, one behind the other.
-class AssembledSource : public Source {
+// All parts of all tensors, one behind the other. Its parts are ranges of bytes, and no
+// chunks; but it says, as sources with chunks do, how much to ask for at once.
+class AssembledSource : public ChunkedSource {
  public:
-  AssembledSource(std::string name, OnRead on_read)
-      : name_(std::move(name)), on_read_(std::move(on_read)) {}
+  explicit AssembledSource(std::string name) : name_(std::move(name)) {}
 
   void add(AssembledPart part) {
     if (part.bytes == 0) return;
@@ -20,12 +20,24 @@ class AssembledSource : public Source {
     parts_.push_back(std::move(part));
   }
 
+  // The tensor that begins here should be read in parts of so many bytes.
+  void read_ahead(int64_t offset, int64_t bytes) { ahead_[offset] = bytes; }
+
+  bool has_chunks(int64_t) const override { return false; }
+  Result<void> read_chunks(int64_t, const Box&, const Map&, ByteSpan) const override {
+    return unsupported("{}: has no chunks", name_);
+  }
+  int64_t best_part(int64_t offset) const override {
+    const auto found = ahead_.find(offset);
+    return found == ahead_.end() ? 0 : found->second;
+  }
+  bool is_stored(int64_t) const override { return true; }
+
   const std::string& name() const override { return name_; }
   int64_t size() const override { return size_; }
 
  protected:
   Result<void> read_inside(int64_t offset, ByteSpan into) const override {
-    if (on_read_) HOLDFAST_TRY(on_read_(std::ssize(into)));
     auto at = static_cast<size_t>(std::ranges::upper_bound(begins_, offset) -
                                   begins_.begin());
     while (!into.empty()) {
@@ -43,21 +55,20 @@ class AssembledSource : public Source {
 
  private:
   const std::string name_;
-  const OnRead on_read_;
   std::vector<AssembledPart> parts_;
   std::vector<int64_t> begins_;
+  std::map<int64_t, int64_t> ahead_;
   int64_t size_ = 0;
 };
 
 }  // namespace
 
-AssembledPart part_of_box(std::shared_ptr<const Contents> source, TensorId tensor,
+AssembledPart part_of_box(ReadForFile read, HolderId file, TensorId tensor, Dtype dtype,
                           const Box& box) {
-  const Dtype dtype = source->collection.tensor(tensor).dtype;
   return {.bytes = box.elements() * bytes_of(dtype),
-          .read = [source = std::move(source), tensor, box](int64_t first,
-                                                            ByteSpan into) {
-            return read_stream(*source, tensor, box, first, into);
+          .read = [read = std::move(read), file, tensor, box](int64_t first,
+                                                              ByteSpan into) {
+            return read(file, tensor, box, first, into);
           }};
 }
 
@@ -78,12 +89,13 @@ AssembledPart part_of_bytes(Bytes bytes, int64_t times) {
 }
 
 Result<Contents> assemble(std::string name, std::vector<AssembledTensor> tensors,
-                          Object objects, OnRead on_read) {
-  auto source = std::make_shared<AssembledSource>(name, std::move(on_read));
+                          Object objects) {
+  auto source = std::make_shared<AssembledSource>(name);
   std::vector<Tensor> own;
   std::vector<int64_t> offsets;
   for (AssembledTensor& each : tensors) {
     const int64_t begin = source->size();
+    if (each.ahead > 0) source->read_ahead(begin, each.ahead);
     for (AssembledPart& part : each.parts) source->add(std::move(part));
     HOLDFAST_CHECK(source->size() - begin == each.tensor.bytes(),
                    "the parts of {} have {} bytes of {}", each.tensor.name,

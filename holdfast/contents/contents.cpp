@@ -132,7 +132,8 @@ class BoxReader {
         box_(box),
         into_(into),
         memory_(memory),
-        missing_{box} {}
+        missing_{box},
+        reader_(contents) {}
 
   Result<void> read() {
     const std::string& name = contents_.collection.tensor(tensor_).name;
@@ -154,29 +155,12 @@ class BoxReader {
         left.push_back(part);
         continue;
       }
-      HOLDFAST_TRY(read_part_of(slice, *hit));
+      HOLDFAST_TRY(reader_.read(tensor_, slice.first, *hit,
+                                into_.narrowed(box_, *hit), memory_));
       std::ranges::copy(subtract(part, *hit), std::back_inserter(left));
     }
     missing_ = std::move(left);
     return {};
-  }
-
-  Result<void> read_part_of(const Slice& slice, const Box& part) {
-    const Layout& layout = contents_.collection.layout();
-    const Tensor& tensor = contents_.collection.tensor(tensor_);
-    const int64_t element = bytes_of(tensor.dtype);
-    const Map map = layout.map(slice.first, element);
-    const Map to = into_.narrowed(box_, part);
-    const Source& source = *contents_.sources[layout.holder(slice.first)];
-    const auto* chunked = dynamic_cast<const ChunkedSource*>(&source);
-    // Chunks are known of a dataset as it lies in the file, so not of a transposed tensor.
-    if (chunked != nullptr && slice.box == Box::whole(tensor.shape) &&
-        map == Map::dense(slice.box, element, map.offset) &&
-        chunked->has_chunks(map.offset)) {
-      return chunked->read_chunks(map.offset, part, to, memory_);
-    }
-    return CopyReader(source, memory_, window_)
-        .read(plan_copy(map.narrowed(slice.box, part), to, part.shape(), element));
   }
 
   const Contents& contents_;
@@ -185,7 +169,7 @@ class BoxReader {
   const Map& into_;
   const ByteSpan memory_;
   std::vector<Box> missing_;
-  Bytes window_;
+  PieceReader reader_;
 };
 
 Result<void> read_unchecked(const Contents& contents, TensorId tensor, const Box& box,
@@ -216,13 +200,11 @@ Result<void> check_digests(const Contents& contents, TensorId tensor, bool whole
 
 // Reads some bytes of one element of the box `in`: as many as `into` takes, from byte
 // `skip` on.
-Result<void> read_part(const Contents& contents, TensorId tensor, const Box& in,
+Result<void> read_part(const ReadDense& read, const Box& in, int64_t bytes,
                        int64_t element, int64_t skip, ByteSpan into) {
-  const int64_t bytes = bytes_of(contents.collection.tensor(tensor).dtype);
   std::array<std::byte, 16> whole{};
-  const Box box = flat_range(in, element, element + 1).at(0);
-  HOLDFAST_TRY(read_unchecked(contents, tensor, box, Map::dense(box, bytes),
-                              ByteSpan(whole).first(static_cast<size_t>(bytes))));
+  HOLDFAST_TRY(read(flat_range(in, element, element + 1).at(0),
+                    ByteSpan(whole).first(static_cast<size_t>(bytes))));
   std::copy_n(whole.begin() + skip, into.size(), into.begin());
   return {};
 }
@@ -237,9 +219,9 @@ bool lies_row_major(const Contents& contents, TensorId tensor) {
   });
 }
 
-// How many bytes of a tensor are read at once, ahead of those that are asked for. 0 if
-// each read may bring in just its own.
-int64_t ahead_of(const Contents& contents, TensorId tensor) {
+}  // namespace
+
+int64_t read_ahead_of(const Contents& contents, TensorId tensor) {
   if (!lies_row_major(contents, tensor)) return kAheadBytes;
   const Layout& layout = contents.collection.layout();
   const auto slices = layout.slices(tensor);
@@ -253,7 +235,23 @@ int64_t ahead_of(const Contents& contents, TensorId tensor) {
   return std::min(best, kAheadBytes);
 }
 
-}  // namespace
+Result<void> PieceReader::read(TensorId tensor, PieceId piece, const Box& part,
+                               const Map& into, ByteSpan memory) {
+  const Layout& layout = contents_.collection.layout();
+  const Tensor& of = contents_.collection.tensor(tensor);
+  const int64_t element = bytes_of(of.dtype);
+  const Box& box = layout.box(piece);
+  const Map map = layout.map(piece, element);
+  const Source& source = *contents_.sources[layout.holder(piece)];
+  const auto* chunked = dynamic_cast<const ChunkedSource*>(&source);
+  // Chunks are known of a dataset as it lies in the file, so not of a transposed tensor.
+  if (chunked != nullptr && box == Box::whole(of.shape) &&
+      map == Map::dense(box, element, map.offset) && chunked->has_chunks(map.offset)) {
+    return chunked->read_chunks(map.offset, part, into, memory);
+  }
+  return CopyReader(source, memory, window_)
+      .read(plan_copy(map.narrowed(box, part), into, part.shape(), element));
+}
 
 Result<void> read_box(const Contents& contents, TensorId tensor, const Box& box,
                       const Map& into, ByteSpan memory) {
@@ -276,12 +274,19 @@ Result<void> read_canonical(const Contents& contents, TensorId tensor, int64_t o
 Result<void> read_stream(const Contents& contents, TensorId tensor, const Box& in,
                          int64_t offset, ByteSpan into) {
   const int64_t bytes = bytes_of(contents.collection.tensor(tensor).dtype);
+  return read_stream_by(in, bytes, offset, into, [&](const Box& box, ByteSpan dense) {
+    return read_unchecked(contents, tensor, box, Map::dense(box, bytes), dense);
+  });
+}
+
+Result<void> read_stream_by(const Box& in, int64_t bytes, int64_t offset, ByteSpan into,
+                            const ReadDense& read) {
   HOLDFAST_CHECK(offset >= 0 && offset <= in.elements() * bytes - std::ssize(into),
                  "{} bytes at {} of {}", into.size(), offset, to_string(in));
   if (into.empty()) return {};
   if (const int64_t skip = offset % bytes; skip != 0) {
     const int64_t head = std::min<int64_t>(bytes - skip, std::ssize(into));
-    HOLDFAST_TRY(read_part(contents, tensor, in, offset / bytes, skip,
+    HOLDFAST_TRY(read_part(read, in, bytes, offset / bytes, skip,
                            into.first(static_cast<size_t>(head))));
     offset += head;
     into = into.subspan(static_cast<size_t>(head));
@@ -289,16 +294,17 @@ Result<void> read_stream(const Contents& contents, TensorId tensor, const Box& i
   const int64_t whole = std::ssize(into) / bytes, first = offset / bytes;
   for (const Box& box : flat_range(in, first, first + whole)) {
     const auto size = static_cast<size_t>(box.elements() * bytes);
-    HOLDFAST_TRY(read_unchecked(contents, tensor, box, Map::dense(box, bytes),
-                                into.first(size)));
+    HOLDFAST_TRY(read(box, into.first(size)));
     into = into.subspan(size);
   }
   if (into.empty()) return {};
-  return read_part(contents, tensor, in, first + whole, 0, into);
+  return read_part(read, in, bytes, first + whole, 0, into);
 }
 
 CanonicalStream::CanonicalStream(const Contents& contents, TensorId tensor)
-    : contents_(contents), tensor_(tensor), ahead_(ahead_of(contents, tensor) > 0) {}
+    : contents_(contents),
+      tensor_(tensor),
+      ahead_(read_ahead_of(contents, tensor) > 0) {}
 
 Result<void> CanonicalStream::read(ByteSpan into) {
   if (!ahead_) {
@@ -309,7 +315,7 @@ Result<void> CanonicalStream::read(ByteSpan into) {
   while (!into.empty()) {
     if (at_ == part_begin_ + std::ssize(part_)) {
       const int64_t left = contents_.collection.tensor(tensor_).bytes() - at_;
-      const int64_t most = ahead_of(contents_, tensor_);
+      const int64_t most = read_ahead_of(contents_, tensor_);
       part_begin_ = at_;
       part_.resize(static_cast<size_t>(
           std::clamp(left, std::min(most, std::ssize(into)), most)));
@@ -337,6 +343,18 @@ std::string to_string(const Damage& damage) {
   }
   return fmt::format("{}: chunk {} (bytes {} to {}{}) {}", damage.file, damage.chunk,
                      damage.offset, damage.offset + damage.bytes, names, damage.what);
+}
+
+Result<void> FormatReport::add(const std::string& file, Result<FormatReport> one) {
+  if (!one.ok() && one.error().code() != ErrorCode::kCorrupt) return one.error();
+  if (!one.ok()) {
+    damage.push_back({.file = file, .what = one.error().message()});
+    return {};
+  }
+  std::ranges::move(one->damage, std::back_inserter(damage));
+  bytes_read += one->bytes_read;
+  checked = checked && one->checked;
+  return {};
 }
 
 const std::string* find_left_out(const Contents& contents, std::string_view name) {

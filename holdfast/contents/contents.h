@@ -118,6 +118,34 @@ Result<void> read_canonical(const Contents& contents, TensorId tensor, int64_t o
 Result<void> read_stream(const Contents& contents, TensorId tensor, const Box& box,
                          int64_t first, ByteSpan into);
 
+// Reads boxes from pieces that the caller names, as the moves of a plan name them. Does not
+// check digests of whole records. Keeps a window for scattered bytes; not thread safe.
+class PieceReader {
+ public:
+  // `contents` must outlive the reader.
+  explicit PieceReader(const Contents& contents) : contents_(contents) {}
+
+  // Reads `part`, which must be inside the box of the piece. `into` says where each of its
+  // elements goes, as for read_box().
+  Result<void> read(TensorId tensor, PieceId piece, const Box& part, const Map& into,
+                    ByteSpan memory);
+
+ private:
+  const Contents& contents_;
+  Bytes window_;
+};
+
+// Reads the bytes [first, first + into.size()) of the stream of a box by reading whole
+// boxes. `read` fills its bytes with all elements of a box, in row-major order.
+using ReadDense = std::function<Result<void>(const Box& box, ByteSpan into)>;
+Result<void> read_stream_by(const Box& box, int64_t element_bytes, int64_t first,
+                            ByteSpan into, const ReadDense& read);
+
+// How many bytes of a tensor a reader of all of it should ask for at once: a part of a
+// tensor that was transposed, or that lies in chunks, costs a read of much more than the
+// part. 0 if it does not matter.
+int64_t read_ahead_of(const Contents& contents, TensorId tensor);
+
 // Reads the canonical bytes of a tensor from front to back. The last read checks the
 // digest of the whole tensor, if the format has one. A tensor that is not stored in
 // row-major order (because it was transposed, for example) is read ahead in large
@@ -175,6 +203,10 @@ struct FormatReport {
   // Whether every byte of every tensor was checked. False if the format has no
   // checksums, or if the writer left some out.
   bool checked = false;
+
+  // Adds the report of one file of several. What cannot be read because it is damaged
+  // (kCorrupt) is damage of that file; any other error is returned.
+  Result<void> add(const std::string& file, Result<FormatReport> one);
 };
 
 }  // namespace holdfast

@@ -8,7 +8,7 @@
 
 #include "holdfast/device/device.h"
 #include "holdfast/env/free_memory.h"
-#include "holdfast/exchange/meeting.h"
+#include "holdfast/exchange/exchange_agreement.h"
 #include "holdfast/exchange/move_pieces.h"
 #include "holdfast/exchange/state_seals.h"
 #include "holdfast/memory/piece_description.h"
@@ -188,7 +188,7 @@ class Exchange {
     const Instant deadline =
         std::min(options_.deadline, begun + time_for(task_, options_));
     times_ = PhaseTimes(begun, deadline);
-    const Meeting meeting =
+    const ExchangeAgreement meeting =
         HOLDFAST_TRY(meet(env_, transport_,
                           {.name = task_.holder,
                            .agreed = common_text(task_, options_.mode),
@@ -381,7 +381,7 @@ class Exchange {
   const ExchangeOptions& options_;
   LocalPieces old_;
   PhaseTimes times_;
-  Meeting meeting_;
+  ExchangeAgreement meeting_;
   SharedPlan shared_;
   std::unique_ptr<StateSeals> before_, after_;
   std::unique_ptr<OwnMoves> moves_;

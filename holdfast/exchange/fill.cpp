@@ -4,7 +4,7 @@
 #include <map>
 #include <utility>
 
-#include "holdfast/exchange/meeting.h"
+#include "holdfast/exchange/exchange_agreement.h"
 #include "holdfast/exchange/move_pieces.h"
 #include "holdfast/exchange/storage.h"
 #include "holdfast/memory/piece_description.h"
@@ -34,7 +34,7 @@ Result<SharedCollection> check_pieces(const LocalPieces& pieces, bool is_whole) 
 
 // What a rank hears of the pieces of all ranks, by rank.
 struct FillMeeting {
-  Meeting meeting;
+  ExchangeAgreement meeting;
   std::vector<SharedCollection> pieces;
 };
 

@@ -1,7 +1,7 @@
 // Fills the memory of some ranks from the memories of others that hold the same
 // tensors: a replacement of a lost rank gets its state from the replicas.
 //
-//   1. The ranks tell each other which pieces they have and who is whole (meeting.h).
+//   1. The ranks tell each other which pieces they have and who is whole (exchange_agreement.h).
 //   2. Each rank makes the same plan (plan/plan.h): from the pieces of the whole ranks
 //      to those of the ranks that are to be filled. The load is spread over all
 //      replicas that are equally near.

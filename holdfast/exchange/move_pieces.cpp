@@ -125,7 +125,7 @@ class Conductor {
 };
 
 // Each part that is sent or received is work of its lot, and so are its copies.
-void count_work(const OwnMoves& moves, LotProgress& progress) {
+void count_work(const OwnMoves& moves, ExchangeProgress& progress) {
   for (const auto* streams : {&moves.sends, &moves.receives}) {
     for (const auto& [peer, stream] : *streams) {
       for (const PairStream::Part& part : stream.parts()) {
@@ -186,7 +186,7 @@ Result<MoveCounts> move_pieces(OwnMoves& moves, const LocalPieces& old,
                                MemoryCount& memory, std::vector<bool>& released) {
   const std::vector<LocalPiece> written = written_pieces(moves, storage);
   const std::vector<const Device*> devices = all_devices(old, written);
-  LotProgress progress(*options.env, options.deadline, moves.lots, moves.arrivals);
+  ExchangeProgress progress(*options.env, options.deadline, moves.lots, moves.arrivals);
   if (const Result<void> ready = follow_stream(devices, options.stream); !ready.ok()) {
     progress.fail(ready.error());
   }

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "holdfast/exchange/carrier.h"
-#include "holdfast/exchange/lot_progress.h"
+#include "holdfast/exchange/exchange_progress.h"
 #include "holdfast/exchange/own_moves.h"
 #include "holdfast/exchange/storage.h"
 
@@ -40,7 +40,7 @@ class OldPieces {
 // What the ends of all streams of a rank have in common.
 struct StreamWork {
   const MoveOptions* options = nullptr;
-  LotProgress* progress = nullptr;
+  ExchangeProgress* progress = nullptr;
   OldPieces* old = nullptr;
   PieceWriter* writer = nullptr;
   MemoryCount* memory = nullptr;

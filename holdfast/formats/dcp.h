@@ -12,7 +12,7 @@
 // tensors as leaves; None if the state dict was a flat dict of tensors. If a folder has
 // the same item under several names, they are one tensor with aliases.
 //
-// What DCP cannot hold is kept in items holdfast.* (kept_beside.h). If holdfast.objects
+// What DCP cannot hold is kept in items holdfast.* (side_metadata.h). If holdfast.objects
 // is there, it has all objects, and other items repeat parts of it for torch.
 //
 // This is about the folders that torch itself writes. Python's holdfast.torch.dcp is
@@ -71,8 +71,10 @@ class DcpFolder {
   DcpFolder& operator=(DcpFolder&&) noexcept;
 
   static std::string file_name(size_t file);  // "__0_0.distcp"
-  // Writes a file, and returns a text that says where its items are.
-  Result<std::string> write_file(size_t file, Sink& sink, const OnRead& on_read) const;
+  // Writes a file of what `read` gives for it, and returns a text that says where its items
+  // are.
+  Result<std::string> write_file(size_t file, Sink& sink,
+                                 const ReadForFile& read) const;
   // The metadata, from the texts of all files. It is the file ".metadata" of the folder.
   // Fails with kCorrupt if a text is another than write_file() has returned.
   Result<Bytes> metadata(const std::vector<std::string>& places) const;

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "holdfast/contents/kept_beside.h"
+#include "holdfast/contents/side_metadata.h"
 #include "holdfast/formats/dcp_internal.h"
 
 namespace holdfast::dcp {

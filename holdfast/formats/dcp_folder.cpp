@@ -19,7 +19,8 @@ class DcpFolder::State {
         planner_(*contents_) {}
 
   Result<void> plan();
-  Result<std::string> write_file(size_t file, Sink& sink, const OnRead& on_read) const;
+  Result<std::string> write_file(size_t file, Sink& sink,
+                                 const ReadForFile& read) const;
   Result<Bytes> metadata(const std::vector<std::string>& places) const;
 
  private:
@@ -95,7 +96,7 @@ Result<void> DcpFolder::State::plan() {
 }
 
 Result<std::string> DcpFolder::State::write_file(size_t file, Sink& sink,
-                                                 const OnRead& on_read) const {
+                                                 const ReadForFile& read) const {
   std::vector<dcp::Item> items;
   const auto put = [&](const Contents& contents, const Object& object) -> Result<void> {
     const int64_t offset = sink.size();
@@ -108,9 +109,10 @@ Result<std::string> DcpFolder::State::write_file(size_t file, Sink& sink,
     std::vector<AssembledTensor> part(1);
     part[0].tensor = {
         .name = whole.name, .dtype = whole.dtype, .shape = box.box.shape()};
-    part[0].parts.push_back(part_of_box(contents_, box.tensor, box.box));
+    part[0].parts.push_back(part_of_box(read, static_cast<HolderId>(file), box.tensor,
+                                        whole.dtype, box.box));
     const Contents own =
-        HOLDFAST_TRY(assemble(whole.name, std::move(part), Object(), on_read));
+        HOLDFAST_TRY(assemble(whole.name, std::move(part), Object()));
     HOLDFAST_TRY(put(own, Object(Object::TensorName{whole.name})).within(whole.name));
   }
   if (file == 0) {
@@ -171,8 +173,8 @@ std::string DcpFolder::file_name(size_t file) {
 }
 
 Result<std::string> DcpFolder::write_file(size_t file, Sink& sink,
-                                          const OnRead& on_read) const {
-  return state_->write_file(file, sink, on_read);
+                                          const ReadForFile& read) const {
+  return state_->write_file(file, sink, read);
 }
 
 Result<Bytes> DcpFolder::metadata(const std::vector<std::string>& places) const {

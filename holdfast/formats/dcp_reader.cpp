@@ -5,7 +5,7 @@
 #include "holdfast/base/checked.h"
 #include "holdfast/base/json_text.h"
 #include "holdfast/contents/checked_source.h"
-#include "holdfast/contents/kept_beside.h"
+#include "holdfast/contents/side_metadata.h"
 #include "holdfast/env/source_sink.h"
 #include "holdfast/formats/dcp.h"
 #include "holdfast/formats/dcp_internal.h"
@@ -18,7 +18,7 @@ namespace {
 using torch_zip::OpenedArchive;
 using torch_zip::Placed;
 
-// The text that has the ties of a folder that Holdfast wrote (kept_beside.h).
+// The text that has the ties of a folder that Holdfast wrote (side_metadata.h).
 constexpr const char* kTiesText = "holdfast.ties";
 
 // Puts the name of the entry before the names of the tensors in its item. An item that

@@ -24,10 +24,10 @@ namespace {
 bool any_dtype(Dtype) { return true; }
 
 // A safetensors file begins with the length of its header, which has a limit, and JSON.
-bool is_safetensors(const Glance& glance) {
-  if (glance.folder || glance.head.size() < 9) return false;
-  const auto length = load_little_endian<uint64_t>(glance.head);
-  const std::string_view text = text_of(glance.head).substr(8);
+bool is_safetensors(const FileProbe& probe) {
+  if (probe.folder || probe.head.size() < 9) return false;
+  const auto length = load_little_endian<uint64_t>(probe.head);
+  const std::string_view text = text_of(probe.head).substr(8);
   const size_t first = text.find_first_not_of(" \t\r\n");
   return length <= uint64_t{kMaxSafetensorsHeader} && first != text.npos &&
          text[first] == '{';
@@ -37,33 +37,33 @@ Result<void> stream_safetensors(Sink& sink, const Contents& contents) {
   return write_safetensors(sink, contents);
 }
 
-bool is_npz(const Glance& glance) {
-  if (glance.records) return is_npz_archive(*glance.records);
-  return glance.zip() && glance.path.native().ends_with(".npz");
+bool is_npz(const FileProbe& probe) {
+  if (probe.records) return is_npz_archive(*probe.records);
+  return probe.zip() && probe.path.native().ends_with(".npz");
 }
 
 // A zip archive whose directory cannot be read is damaged. Opening it as a file of torch
 // says so, unless its name says that it is something else.
-bool is_torch(const Glance& glance) {
-  if (glance.records) return is_torch_archive(*glance.records);
-  return glance.zip() || is_legacy_torch(glance.head);
+bool is_torch(const FileProbe& probe) {
+  if (probe.records) return is_torch_archive(*probe.records);
+  return probe.zip() || is_legacy_torch(probe.head);
 }
 
-bool is_torch_model_folder(const Glance& glance) {
-  if (glance.folder) return is_torch_folder(glance.names);
-  return glance.path.native().ends_with(kTorchIndexSuffix);
+bool is_torch_model_folder(const FileProbe& probe) {
+  if (probe.folder) return is_torch_folder(probe.names);
+  return probe.path.native().ends_with(kTorchIndexSuffix);
 }
 
-bool is_keras(const Glance& glance) {
-  return glance.records && is_keras_archive(*glance.records);
+bool is_keras(const FileProbe& probe) {
+  return probe.records && is_keras_archive(*probe.records);
 }
 
-bool is_keras_index(const Glance& glance) {
-  return !glance.folder && glance.path.native().ends_with(kKerasIndexSuffix);
+bool is_keras_index(const FileProbe& probe) {
+  return !probe.folder && probe.path.native().ends_with(kKerasIndexSuffix);
 }
 
-bool is_hdf5(const Glance& glance) {
-  return glance.source != nullptr && looks_like_hdf5(*glance.source);
+bool is_hdf5(const FileProbe& probe) {
+  return probe.source != nullptr && looks_like_hdf5(*probe.source);
 }
 
 Result<FormatReport> verify_hdf5_file(Env& env, const Path& path,
@@ -80,12 +80,12 @@ Result<void> write_by(Env& env, const Path& path, const Contents& contents) {
   return sink->finish();
 }
 
-bool is_sharded_safetensors(const Glance& glance) {
-  if (!glance.folder) return glance.path.native().ends_with(kShardIndexSuffix);
-  if (is_dcp_folder(glance.names)) return false;
+bool is_sharded_safetensors(const FileProbe& probe) {
+  if (!probe.folder) return probe.path.native().ends_with(kShardIndexSuffix);
+  if (is_dcp_folder(probe.names)) return false;
   const auto count = [&](std::string_view suffix) {
     return std::ranges::count_if(
-        glance.names, [&](const std::string& name) { return name.ends_with(suffix); });
+        probe.names, [&](const std::string& name) { return name.ends_with(suffix); });
   };
   return count(kShardIndexSuffix) > 0 || count(kSafetensorsSuffix) == 1;
 }
@@ -107,10 +107,10 @@ Result<FormatReport> verify_by(Env& env, const Path& path, const Progress& progr
 
 // An index is recognised by the mark at its end. If no format recognises a file that is
 // called like an index, it is an index whose end is damaged.
-bool is_tensor_bundle(const Glance& glance) {
-  if (glance.folder) return is_tensor_bundle_folder(glance.names);
-  return is_tensor_bundle_index(glance.bytes_at(-8, 8)) ||
-         glance.path.native().ends_with(kTensorBundleIndexSuffix);
+bool is_tensor_bundle(const FileProbe& probe) {
+  if (probe.folder) return is_tensor_bundle_folder(probe.names);
+  return is_tensor_bundle_index(probe.bytes_at(-8, 8)) ||
+         probe.path.native().ends_with(kTensorBundleIndexSuffix);
 }
 
 // All formats, in the order in which they are asked whether they recognise a file.
@@ -160,7 +160,7 @@ const std::vector<Format>& all() {  // NOLINT(readability-function-size): a tabl
        .one_tensor = true,
        .keeps_empty = false,
        .keeps_dtype = is_numpy_dtype,
-       .recognises = [](const Glance& g) { return !g.folder && is_npy(g.head); },
+       .recognises = [](const FileProbe& g) { return !g.folder && is_npy(g.head); },
        .open = open_by<open_npy>,
        .write = write_by<write_npy>,
        .stream = write_npy,
@@ -245,7 +245,7 @@ const std::vector<Format>& all() {  // NOLINT(readability-function-size): a tabl
        .keeps_aliases = true,
        .keeps_metadata = true,
        .keeps_dtype = any_dtype,
-       .recognises = [](const Glance& g) { return is_dcp_folder(g.names); },
+       .recognises = [](const FileProbe& g) { return is_dcp_folder(g.names); },
        .open = open_dcp,
        .write = write_dcp,
        .plan_patch = plan_dcp_patch,
@@ -262,25 +262,25 @@ std::string names_of_formats(bool only_writable = false) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-Result<Glance> glance_at(Env& env, const Path& path) {
+Result<FileProbe> probe_file(Env& env, const Path& path) {
   const bool folder = HOLDFAST_TRY(env.info(path)).folder;
-  Glance glance{.path = path, .folder = folder};
-  if (glance.folder) {
-    glance.names = HOLDFAST_TRY(env.list(path));
-    return glance;
+  FileProbe probe{.path = path, .folder = folder};
+  if (probe.folder) {
+    probe.names = HOLDFAST_TRY(env.list(path));
+    return probe;
   }
-  glance.source = HOLDFAST_TRY(FileSource::open(env, path));
-  const Source& file = *glance.source;
-  glance.head = HOLDFAST_TRY(file.read_bytes(0, std::min(file.size(), kGlanceBytes)));
-  if (!glance.zip()) return glance;
+  probe.source = HOLDFAST_TRY(FileSource::open(env, path));
+  const Source& file = *probe.source;
+  probe.head = HOLDFAST_TRY(file.read_bytes(0, std::min(file.size(), kProbeBytes)));
+  if (!probe.zip()) return probe;
   Result<std::vector<std::string>> records = list_zip(file);
   if (records.ok()) {
-    glance.records = *std::move(records);
+    probe.records = *std::move(records);
   } else if (records.error().code() != ErrorCode::kCorrupt &&
              records.error().code() != ErrorCode::kUnsupported) {
     return records.error();
   }
-  return glance;
+  return probe;
 }
 
 Path without_slash(const Path& path) {
@@ -334,7 +334,7 @@ Path hidden_name(Env& env, const Path& path) {
 
 }  // namespace
 
-Bytes Glance::bytes_at(int64_t offset, int64_t count) const {
+Bytes FileProbe::bytes_at(int64_t offset, int64_t count) const {
   if (source == nullptr) return {};
   if (offset < 0) offset += source->size();
   if (offset < 0 || offset > source->size() - count) return {};
@@ -342,7 +342,7 @@ Bytes Glance::bytes_at(int64_t offset, int64_t count) const {
   return bytes.ok() ? *std::move(bytes) : Bytes();
 }
 
-bool Glance::zip() const {
+bool FileProbe::zip() const {
   const std::string_view text = text_of(head);
   // The first record, or the end of an archive that has none.
   return text.starts_with("PK\x03\x04") || text.starts_with("PK\x05\x06") ||
@@ -372,11 +372,11 @@ Result<Path> find_named(Env& env, const Path& path) {
 
 Result<const Format*> format_of(Env& env, const Path& path) {
   HOLDFAST_TRY(check_no_journal(env, path));
-  const Glance glance = HOLDFAST_TRY(glance_at(env, path));
+  const FileProbe probe = HOLDFAST_TRY(probe_file(env, path));
   for (const Format& format : formats()) {
-    if (format.recognises(glance)) return &format;
+    if (format.recognises(probe)) return &format;
   }
-  const auto foreign = describe_foreign_folder(glance.names);
+  const auto foreign = describe_foreign_folder(probe.names);
   if (foreign) return unsupported("{}: {}", path.native(), *foreign);
   return unsupported("{}: its format is not known; expected one of {}", path.native(),
                      names_of_formats());

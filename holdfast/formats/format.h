@@ -22,12 +22,12 @@
 namespace holdfast {
 
 // What is known of a file or folder before it is opened. Formats are recognised by it.
-struct Glance {
+struct FileProbe {
   Path path;
   bool folder = false;
-  Bytes head{};                      // the first bytes of a file, at most kGlanceBytes
+  Bytes head{};                      // the first bytes of a file, at most kProbeBytes
   std::vector<std::string> names{};  // the names in a folder
-  // The file. Null for a folder. Shared, because Glance can be copied.
+  // The file. Null for a folder. Shared, because FileProbe can be copied.
   std::shared_ptr<const Source> source{};
   // The names of the records, if the file is a zip archive whose directory can be read.
   std::optional<std::vector<std::string>> records{};
@@ -39,7 +39,7 @@ struct Glance {
   bool zip() const;
 };
 
-inline constexpr int64_t kGlanceBytes = 4096;
+inline constexpr int64_t kProbeBytes = 4096;
 
 struct Format {
   std::string_view name;  // the value of --format, such as "safetensors"
@@ -62,7 +62,7 @@ struct Format {
   bool keeps_empty = true;
   bool (*keeps_dtype)(Dtype dtype) = nullptr;
 
-  bool (*recognises)(const Glance& glance) = nullptr;
+  bool (*recognises)(const FileProbe& probe) = nullptr;
   // Whether only contents can be written that were read from a file of the same format,
   // because such a file has more than tensors: the model, for example.
   bool only_again = false;

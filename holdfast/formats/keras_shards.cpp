@@ -119,16 +119,8 @@ Result<FormatReport> verify_keras_shards(Env& env, const Path& path,
   for (const auto& [file, groups] : HOLDFAST_TRY(read_keras_index(env, path))) {
     const Result<std::shared_ptr<const Source>> source =
         open_keras_file(env, path, file);
-    const Result<FormatReport> one =
-        source.ok() ? verify_hdf5(*source, file, progress) : source.error();
-    if (!one.ok() && one.error().code() != ErrorCode::kCorrupt) return one.error();
-    if (!one.ok()) {
-      report.damage.push_back({.file = file, .what = one.error().message()});
-      continue;
-    }
-    std::ranges::copy(one->damage, std::back_inserter(report.damage));
-    report.bytes_read += one->bytes_read;
-    report.checked = report.checked && one->checked;
+    HOLDFAST_TRY(report.add(
+        file, source.ok() ? verify_hdf5(*source, file, progress) : source.error()));
   }
   return report;
 }

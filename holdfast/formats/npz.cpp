@@ -6,7 +6,7 @@
 
 #include "holdfast/archive/pickle_reader.h"
 #include "holdfast/archive/zip_writer.h"
-#include "holdfast/contents/kept_beside.h"
+#include "holdfast/contents/side_metadata.h"
 #include "holdfast/formats/npz_internal.h"
 #include "holdfast/formats/zip_checked_source.h"
 

@@ -6,7 +6,7 @@
 // for parameters that have no value yet; contents.objects then has {"name": None}.
 //
 // An .npz file is written with stored records. What NumPy has no words for is kept as text in
-// records of their own, which NumPy shows as arrays of bytes (contents/kept_beside.h).
+// records of their own, which NumPy shows as arrays of bytes (contents/side_metadata.h).
 #pragma once
 
 #include <memory>

@@ -1,7 +1,7 @@
 #include "holdfast/formats/safetensors.h"
 
 #include "holdfast/contents/file_edit.h"
-#include "holdfast/contents/kept_beside.h"
+#include "holdfast/contents/side_metadata.h"
 #include "holdfast/formats/safetensors_internal.h"
 #include "holdfast/state/object_json.h"
 

@@ -5,7 +5,7 @@
 
 #include "holdfast/base/checked.h"
 #include "holdfast/base/json_text.h"
-#include "holdfast/contents/kept_beside.h"
+#include "holdfast/contents/side_metadata.h"
 #include "holdfast/formats/safetensors.h"
 #include "holdfast/formats/safetensors_internal.h"
 #include "holdfast/state/object_json.h"

@@ -145,16 +145,8 @@ Result<FormatReport> verify_torch_folder(Env& env, const Path& path,
   FormatReport report{.checked = true};
   for (const std::string& file : all.files) {
     const auto source = open_model_file(env, all.folder, file);
-    const Result<FormatReport> one =
-        source.ok() ? verify_torch(*source, progress) : source.error();
-    if (!one.ok() && one.error().code() != ErrorCode::kCorrupt) return one.error();
-    if (!one.ok()) {
-      report.damage.push_back({.file = file, .what = one.error().message()});
-      continue;
-    }
-    std::ranges::copy(one->damage, std::back_inserter(report.damage));
-    report.bytes_read += one->bytes_read;
-    report.checked = report.checked && one->checked;
+    HOLDFAST_TRY(report.add(
+        file, source.ok() ? verify_torch(*source, progress) : source.error()));
   }
   return report;
 }

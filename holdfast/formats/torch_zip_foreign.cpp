@@ -8,22 +8,14 @@
 namespace holdfast::torch_zip {
 namespace {
 
-const Object* find(const Object::Dict& dict, std::string_view key) {
-  for (const auto& [name, value] : dict.items) {
-    const auto* text = name.as<std::string>();
-    if (text != nullptr && *text == key) return &value;
-  }
-  return nullptr;
-}
-
 const std::vector<Object>* tuple_at(const Object::Dict& dict, std::string_view key) {
-  const Object* found = find(dict, key);
+  const Object* found = find_key(dict, key);
   const auto* tuple = found == nullptr ? nullptr : found->as<Object::Tuple>();
   return tuple == nullptr ? nullptr : &tuple->items;
 }
 
 bool is_class(const Object::Dict& object, std::string_view name) {
-  const Object* found = find(object, kClassKey);
+  const Object* found = find_key(object, kClassKey);
   const auto* text = found == nullptr ? nullptr : found->as<std::string>();
   return text != nullptr && *text == name;
 }

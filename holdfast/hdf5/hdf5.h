@@ -40,7 +40,7 @@ Result<Contents> open_hdf5(std::shared_ptr<const Source> source);
 // Writes a file that every version of HDF5 reads: each tensor is a contiguous dataset
 // at the path that it is called by, and its aliases are hard links. Attributes, texts,
 // soft links, empty groups and names of enumerations are written as HDF5 has them. What
-// HDF5 cannot hold is kept in attributes of the root (contents/kept_beside.h): other
+// HDF5 cannot hold is kept in attributes of the root (contents/side_metadata.h): other
 // objects, floats of one byte, which are stored as integers, and names that cannot be
 // paths. BF16 is stored as Keras does it.
 Result<void> write_hdf5(Sink& sink, const Contents& contents);

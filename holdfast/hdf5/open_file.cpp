@@ -1,7 +1,7 @@
 // Makes the contents of a file from its tree.
 #include <algorithm>
 
-#include "holdfast/contents/kept_beside.h"
+#include "holdfast/contents/side_metadata.h"
 #include "holdfast/contents/swapping_source.h"
 #include "holdfast/hdf5/tree_internal.h"
 

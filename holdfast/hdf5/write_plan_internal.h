@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "holdfast/contents/kept_beside.h"
+#include "holdfast/contents/side_metadata.h"
 #include "holdfast/hdf5/stored_value_internal.h"
 
 namespace holdfast::hdf5 {

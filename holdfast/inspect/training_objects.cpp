@@ -28,16 +28,6 @@ Result<std::optional<TrainingObjects>> read_training_objects(Env& env,
   return std::optional(std::move(read));
 }
 
-const Object* find_key(const Object& object, std::string_view key) {
-  const auto* dict = object.as<Object::Dict>();
-  if (dict == nullptr) return nullptr;
-  for (const auto& [name, value] : dict->items) {
-    const auto* text = name.as<std::string>();
-    if (text != nullptr && *text == key) return &value;
-  }
-  return nullptr;
-}
-
 RankName split_rank(std::string_view name) {
   constexpr std::string_view kMark = "@rank";
   const size_t at = name.rfind(kMark);

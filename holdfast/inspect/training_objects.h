@@ -23,9 +23,6 @@ Result<std::optional<TrainingObjects>> read_training_objects(Env& env,
                                                              const Found& found,
                                                              const Object& objects);
 
-// The value of a key of a dict. Null if the object is no dict or lacks the key.
-const Object* find_key(const Object& object, std::string_view key);
-
 // Tensors and values that differ by rank are saved under names that end in "@rank3".
 // Without that ending it is the name that the program knows.
 struct RankName {

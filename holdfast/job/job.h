@@ -68,7 +68,7 @@ struct JobState {
   bool automatic = false;       // as in SaveRequest
   CudaStream stream = nullptr;  // training's stream, for pieces on devices
   // If set (on all ranks or on none), each save compares some of the replicas in the
-  // background (replicas.h). If replicas differ, the save is dropped and made again.
+  // background (replica_check.h). If replicas differ, the save is dropped and made again.
   OwnPieces own{};
 };
 

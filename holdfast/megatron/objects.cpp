@@ -84,26 +84,6 @@ Result<Object> bytes_object(const Contents& contents, const std::string& name) {
 
 }  // namespace
 
-const Object* find_key(const Object& dict, std::string_view key) {
-  const auto* items = dict.as<Object::Dict>();
-  if (items == nullptr) return nullptr;
-  for (const auto& [name, value] : items->items) {
-    const auto* text = name.as<std::string>();
-    if (text != nullptr && *text == key) return &value;
-  }
-  return nullptr;
-}
-
-Object* find_key(Object& dict, std::string_view key) {
-  auto* items = std::get_if<Object::Dict>(&dict.value());
-  if (items == nullptr) return nullptr;
-  for (auto& [name, value] : items->items) {
-    const auto* text = name.as<std::string>();
-    if (text != nullptr && *text == key) return &value;
-  }
-  return nullptr;
-}
-
 void set_key(Object& dict, std::string_view key, Object value) {
   if (Object* found = find_key(dict, key)) {
     *found = std::move(value);

@@ -14,9 +14,6 @@ namespace holdfast::megatron {
 inline constexpr const char* kRanksKey = "ranks";
 inline constexpr const char* kRandomKey = "rng_state";
 
-// The value of a key; null if the object is no dict or does not have the key.
-const Object* find_key(const Object& dict, std::string_view key);
-Object* find_key(Object& dict, std::string_view key);
 // Replaces the value of a key, or adds the key. The object must be a dict.
 void set_key(Object& dict, std::string_view key, Object value);
 std::optional<int64_t> integer_at(const Object& dict, std::string_view key);

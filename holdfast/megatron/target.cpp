@@ -1,81 +1,14 @@
 #include "holdfast/megatron/target.h"
 
 #include <algorithm>
-#include <functional>
-#include <map>
-#include <set>
 
 #include "holdfast/base/json_text.h"
 #include "holdfast/megatron/cut.h"
-#include "holdfast/megatron/objects.h"
-#include "holdfast/megatron/optimizer.h"
-#include "holdfast/megatron/rank_objects.h"
-#include "holdfast/megatron/vocabulary.h"
+#include "holdfast/megatron/target_internal.h"
 
 namespace holdfast {
 
 using megatron::Leaf;
-using megatron::LocalParameter;
-
-class MegatronTarget::State {
- public:
-  State(std::shared_ptr<const Contents> source, const RuleSet& rules,
-        const Parallel& parallel)
-      : source_(std::move(source)), rules_(rules), parallel_(parallel) {}
-
-  Result<void> plan(const MegatronOptions& options);
-
-  int64_t files() const { return parallel_.tp * parallel_.pp; }
-  std::string file_name(int64_t file) const;
-  std::string iteration_folder() const;
-  std::string tracker_text() const;
-  Result<Contents> contents_of(int64_t file, const OnRead& on_read) const;
-  int64_t bytes() const;
-  Reads reads() const;
-  const std::vector<std::string>& notes() const { return notes_; }
-
- private:
-  // A value of the model, and which stage has it.
-  struct Entry {
-    Leaf leaf{};
-    std::optional<TensorId> tensor{};
-    Rule rule{};
-    int64_t stage = 0;
-  };
-
-  Result<void> check_parallel() const;
-  Result<void> check_optimizer() const;
-  Result<void> add_entries();
-  void add_head();
-  Result<void> pad_vocabulary(int64_t asked);
-  void plan_random_states();
-
-  // Calls `visit` for each tensor of the source that a file has because of the entry: the
-  // parameter itself and its optimizer state.
-  void for_each_state(
-      const std::function<void(const Entry& entry, TensorId tensor)>& visit) const;
-  bool is_vocabulary(const Entry& entry, TensorId tensor) const;
-  Shape shape_of(const Entry& entry, TensorId tensor) const;
-  std::vector<AssembledPart> parts_of(const Entry& entry, TensorId tensor,
-                                      int64_t rank) const;
-  std::optional<TensorId> find_state(const Entry& entry, const std::string& slot) const;
-
-  struct RankParts;
-  Object add_part(RankParts& rank, const Entry& entry, TensorId tensor) const;
-  Object model_of(RankParts& rank) const;
-  Object optimizer_of(RankParts& rank, const Object& common) const;
-
-  const std::shared_ptr<const Contents> source_;
-  const RuleSet rules_;
-  const Parallel parallel_;
-  std::vector<Entry> entries_;
-  int64_t layers_ = 0;
-  megatron::PaddedRows rows_;
-  // For pad rows that the source does not have: the bytes of a pad row, by tensor.
-  std::map<TensorId, Bytes> pad_rows_;
-  megatron::RandomStates random_;
-  std::vector<std::string> notes_;
-};
 
 Result<void> MegatronTarget::State::plan(const MegatronOptions& options) {
   HOLDFAST_TRY(check_parallel());
@@ -88,7 +21,7 @@ Result<void> MegatronTarget::State::plan(const MegatronOptions& options) {
   }
   HOLDFAST_TRY(pad_vocabulary(options.vocabulary));
   plan_random_states();
-  return {};
+  return plan_reads();
 }
 
 Result<void> MegatronTarget::State::check_parallel() const {
@@ -102,11 +35,11 @@ Result<void> MegatronTarget::State::check_parallel() const {
 
 // The objects may come from a step, and a step may have any objects.
 Result<void> MegatronTarget::State::check_optimizer() const {
-  const Object* optimizer = megatron::find_key(source_->objects, "optimizer");
+  const Object* optimizer = find_key(source_->objects, "optimizer");
   const Object* inner =
       optimizer == nullptr ? nullptr : megatron::inner_optimizer(*optimizer);
   if (inner == nullptr) return {};
-  const Object* groups = megatron::find_key(*inner, megatron::kGroupsKey);
+  const Object* groups = find_key(*inner, megatron::kGroupsKey);
   const auto& list = groups->as<Object::List>()->items;
   const bool dicts = std::ranges::all_of(list, [](const Object& group) {
     return group.as<Object::Dict>() != nullptr;
@@ -117,7 +50,7 @@ Result<void> MegatronTarget::State::check_optimizer() const {
 }
 
 Result<void> MegatronTarget::State::add_entries() {
-  const Object* model = megatron::find_key(source_->objects, "model");
+  const Object* model = find_key(source_->objects, "model");
   if (model == nullptr || model->as<Object::Dict>() == nullptr) {
     return unsupported("the source has no objects of Megatron; expected a checkpoint of "
                        "Megatron, or one that was cut from it");
@@ -236,184 +169,6 @@ std::string MegatronTarget::State::file_name(int64_t file) const {
                      kMegatronFile);
 }
 
-bool MegatronTarget::State::is_vocabulary(const Entry& entry, TensorId tensor) const {
-  return entry.rule.cut == Cut::kVocabulary &&
-         source_->collection.tensor(tensor).shape ==
-             source_->collection.tensor(*entry.tensor).shape;
-}
-
-// The shape of a rank's part.
-Shape MegatronTarget::State::shape_of(const Entry& entry, TensorId tensor) const {
-  const Shape& whole = source_->collection.tensor(tensor).shape;
-  const Shape& of_parameter = source_->collection.tensor(*entry.tensor).shape;
-  if (entry.rule.cut == Cut::kReplicated || whole != of_parameter) return whole;
-  const auto sizes = whole.sizes();
-  std::vector<int64_t> own(sizes.begin(), sizes.end());
-  if (is_vocabulary(entry, tensor)) {
-    own[0] = rows_.after / parallel_.tp;
-  } else {
-    own[static_cast<size_t>(entry.rule.axis)] /= parallel_.tp;
-  }
-  return Shape::create(own).value();
-}
-
-std::vector<AssembledPart> MegatronTarget::State::parts_of(const Entry& entry,
-                                                           TensorId tensor,
-                                                           int64_t rank) const {
-  const Tensor& whole = source_->collection.tensor(tensor);
-  std::vector<AssembledPart> parts;
-  if (!is_vocabulary(entry, tensor)) {
-    const bool like =
-        whole.shape == source_->collection.tensor(*entry.tensor).shape;
-    const Rule rule = like ? entry.rule : Rule{};
-    for (const auto& part :
-         megatron::local_parts(rule, whole.shape, parallel_.tp, rank)) {
-      parts.push_back(part_of_box(source_, tensor, part.box));
-    }
-    return parts;
-  }
-  const int64_t own = rows_.after / parallel_.tp;
-  const int64_t begin = rank * own, end = begin + own;
-  const int64_t there = std::clamp(rows_.before, begin, end);
-  if (there > begin) {
-    parts.push_back(
-        part_of_box(source_, tensor, Box::whole(whole.shape).with(0, {begin, there})));
-  }
-  if (there == end) return parts;
-  const auto pad = pad_rows_.find(tensor);
-  parts.push_back(part_of_bytes(
-      pad != pad_rows_.end()
-          ? pad->second
-          : Bytes(static_cast<size_t>(whole.bytes() / std::max<int64_t>(whole.shape[0], 1))),
-      end - there));
-  return parts;
-}
-
-std::optional<TensorId> MegatronTarget::State::find_state(
-    const Entry& entry, const std::string& slot) const {
-  const std::string& name = source_->collection.tensor(*entry.tensor).name;
-  const std::string bare = name.starts_with("model.") ? name.substr(6) : name;
-  return source_->collection.find(fmt::format("optimizer.{}.{}", bare, slot));
-}
-
-// The parts of one rank while its file is put together.
-struct MegatronTarget::State::RankParts {
-  megatron::RankPlace place{};
-  std::vector<AssembledTensor> tensors{};
-  std::vector<const Entry*> parameters{};
-  std::vector<LocalParameter> local{};  // the same ones
-};
-
-// Adds the rank's part of a tensor, and returns the leaf that names it.
-Object MegatronTarget::State::add_part(RankParts& rank, const Entry& entry,
-                                       TensorId tensor) const {
-  rank.tensors.push_back({.tensor = {.name = fmt::format("part.{}", rank.tensors.size()),
-                                     .dtype = source_->collection.tensor(tensor).dtype,
-                                     .shape = shape_of(entry, tensor)},
-                          .parts = parts_of(entry, tensor, rank.place.tensor)});
-  return Object(Object::TensorName{rank.tensors.back().tensor.name});
-}
-
-Object MegatronTarget::State::model_of(RankParts& rank) const {
-  Object model{Object::Dict{}};
-  const int64_t of_stage = std::max<int64_t>(layers_ / parallel_.pp, 1);
-  for (const Entry& entry : entries_) {
-    if (entry.stage != rank.place.stage) continue;
-    Leaf leaf = entry.leaf;
-    if (const auto layer = megatron::layer_of(leaf.path)) {
-      leaf.path = megatron::with_layer(std::move(leaf.path), *layer % of_stage);
-    }
-    if (entry.tensor) {
-      rank.parameters.push_back(&entry);
-      rank.local.push_back({.name = megatron::joined(leaf.path),
-                            .dtype = source_->collection.tensor(*entry.tensor).dtype,
-                            .shape = shape_of(entry, *entry.tensor),
-                            .buffer = entry.rule.buffer});
-      leaf.value = add_part(rank, entry, *entry.tensor);
-    }
-    megatron::add_leaf(model, leaf);
-  }
-  return model;
-}
-
-Object MegatronTarget::State::optimizer_of(RankParts& rank, const Object& common) const {
-  const auto leaf_of = [&](size_t i, const std::string& slot) -> Object {
-    const Entry& entry = *rank.parameters[i];
-    const auto state = find_state(entry, slot);
-    return state ? add_part(rank, entry, *state) : Object();
-  };
-  return megatron::number_state(megatron::with_tensors(common, rank.tensors), rank.local,
-                                leaf_of);
-}
-
-Result<Contents> MegatronTarget::State::contents_of(int64_t file,
-                                                    const OnRead& on_read) const {
-  RankParts rank{.place = {file % parallel_.tp, file / parallel_.tp}};
-  // The model comes first, because the optimizer is numbered by its parameters.
-  const Object model = model_of(rank);
-  Object objects{Object::Dict{}};
-  for (const auto& [key, value] : source_->objects.as<Object::Dict>()->items) {
-    const auto* name = key.as<std::string>();
-    if (name == nullptr) continue;
-    if (*name == "model") {
-      megatron::set_key(objects, *name, model);
-    } else if (*name == "args") {
-      megatron::set_key(
-          objects, *name,
-          megatron::args_of_rank(value, parallel_, rank.place, rows_.after));
-    } else if (*name == "optimizer") {
-      megatron::set_key(objects, *name, optimizer_of(rank, value));
-    } else if (*name != megatron::kRanksKey) {
-      megatron::set_key(objects, *name, megatron::with_tensors(value, rank.tensors));
-    } else if (random_.enough()) {
-      const Object state = random_.state_of(rank.place);
-      megatron::set_key(objects, megatron::kRandomKey,
-                        megatron::with_tensors(state, rank.tensors));
-    }
-  }
-  return assemble(file_name(file), std::move(rank.tensors), std::move(objects), on_read);
-}
-
-void MegatronTarget::State::for_each_state(
-    const std::function<void(const Entry& entry, TensorId tensor)>& visit) const {
-  for (const Entry& entry : entries_) {
-    if (!entry.tensor) continue;
-    const std::string& name = source_->collection.tensor(*entry.tensor).name;
-    const std::string bare = name.starts_with("model.") ? name.substr(6) : name;
-    const std::string prefix = fmt::format("optimizer.{}.", bare);
-    for (TensorId t = 0; t < source_->collection.tensors().size(); ++t) {
-      const Tensor& tensor = source_->collection.tensor(t);
-      if (t == *entry.tensor || tensor.name.starts_with(prefix)) visit(entry, t);
-    }
-  }
-}
-
-int64_t MegatronTarget::State::bytes() const {
-  int64_t bytes = 0;
-  for_each_state([&](const Entry& entry, TensorId t) {
-    bytes += shape_of(entry, t).elements() *
-             bytes_of(source_->collection.tensor(t).dtype) * parallel_.tp;
-  });
-  return bytes;
-}
-
-MegatronTarget::Reads MegatronTarget::State::reads() const {
-  Reads reads;
-  std::set<TensorId> seen;
-  for_each_state([&](const Entry& entry, TensorId t) {
-    const Tensor& tensor = source_->collection.tensor(t);
-    const bool words = is_vocabulary(entry, t);
-    const int64_t kept = std::min(rows_.before, rows_.after);
-    const int64_t once = words && rows_.before > 0
-                             ? tensor.bytes() / rows_.before * kept
-                             : tensor.bytes();
-    const bool whole = shape_of(entry, t) == tensor.shape && !words;
-    reads.all += whole ? once * parallel_.tp : once;
-    if (seen.insert(t).second) reads.once += once;
-  });
-  return reads;
-}
-
 MegatronTarget::MegatronTarget(std::unique_ptr<State> state)
     : state_(std::move(state)) {}
 MegatronTarget::~MegatronTarget() = default;
@@ -438,11 +193,11 @@ std::string MegatronTarget::iteration_folder() const {
 }
 std::string MegatronTarget::tracker_text() const { return state_->tracker_text(); }
 Result<Contents> MegatronTarget::contents_of(int64_t file,
-                                             const OnRead& on_read) const {
-  return state_->contents_of(file, on_read);
+                                             const ReadForFile& read) const {
+  return state_->contents_of(file, read);
 }
 int64_t MegatronTarget::bytes() const { return state_->bytes(); }
-MegatronTarget::Reads MegatronTarget::reads() const { return state_->reads(); }
+const Collection& MegatronTarget::reads() const { return state_->reads(); }
 const std::vector<std::string>& MegatronTarget::notes() const {
   return state_->notes();
 }

@@ -41,17 +41,14 @@ class MegatronTarget {
   std::string file_name(int64_t file) const;
   std::string iteration_folder() const;  // "iter_0000400"
   std::string tracker_text() const;      // of latest_checkpointed_iteration.txt
-  // What a file has. Its tensors are read from the source when they are read.
-  Result<Contents> contents_of(int64_t file, const OnRead& on_read) const;
+  // What a file has. When its tensors are read, `read` gives the boxes of the source.
+  Result<Contents> contents_of(int64_t file, const ReadForFile& read) const;
   // The bytes of the tensors of all files.
   int64_t bytes() const;
-  // What is read of the source for them: more than once what several files have, and not at
-  // all the pad rows that are added.
-  struct Reads {
-    int64_t all = 0;
-    int64_t once = 0;  // if each byte were read once: no target needs less
-  };
-  Reads reads() const;
+  // What is read of the source for the files: the tensors of the source, in a layout whose
+  // holders are the files. Without pad rows that are added. Holder number i belongs to the
+  // file i % files(); a file has a further holder for a tensor that is in it again.
+  const Collection& reads() const;
   const std::vector<std::string>& notes() const;
 
  private:

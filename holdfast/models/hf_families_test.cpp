@@ -136,13 +136,7 @@ Collection file_of(const Json& shapes) {
     Tensor& tensor = tensors.emplace_back(Tensor{.name = name});
     tensor.shape = Shape::create(sizes.get<std::vector<int64_t>>()).value();
   }
-  LayoutBuilder builder(tensors, {{.name = "file", .kind = HolderKind::kFile}});
-  int64_t offset = 0;
-  for (TensorId t = 0; t < tensors.size(); ++t) {
-    builder.add(t, Box::whole(tensors[t].shape), 0, offset);
-    offset += tensors[t].bytes();
-  }
-  return Collection::create(tensors, std::move(builder).build().value()).value();
+  return tests::file_of(std::move(tensors));
 }
 
 // What `plan` knows by a configuration, `reshard` knows by the names in a checkpoint.

@@ -1,7 +1,9 @@
-// The size of a model, for tests that compare it with published numbers.
+// For tests of models: their sizes, which are compared with published numbers, and their
+// tensors as one file has them.
 #pragma once
 
 #include "holdfast/models/model.h"
+#include "holdfast/state/collection.h"
 
 namespace holdfast::tests {
 
@@ -15,6 +17,18 @@ inline int64_t parameter_count(const Model& model) {
     }
   }
   return total;
+}
+
+// The tensors, one behind the other in one file.
+inline Collection file_of(std::vector<Tensor> tensors) {
+  LayoutBuilder builder(tensors, {{.name = "file", .kind = HolderKind::kFile}});
+  int64_t offset = 0;
+  for (TensorId t = 0; t < tensors.size(); ++t) {
+    builder.add(t, Box::whole(tensors[t].shape), 0, offset);
+    offset += tensors[t].bytes();
+  }
+  Layout layout = std::move(builder).build().value();
+  return Collection::create(std::move(tensors), std::move(layout)).value();
 }
 
 }  // namespace holdfast::tests

@@ -6,9 +6,12 @@
 
 #include "holdfast/base/json.h"
 #include "holdfast/base/testing.h"
+#include "holdfast/models/model_testing.h"
 
 namespace holdfast {
 namespace {
+
+using tests::file_of;
 
 using testing::HasSubstr;
 using testing::StartsWith;
@@ -99,20 +102,10 @@ std::vector<Tensor> megatron() {
   return bf16(std::move(rows));
 }
 
-Collection whole(std::vector<Tensor> tensors) {
-  LayoutBuilder builder(tensors, {{.name = "file", .kind = HolderKind::kFile}});
-  int64_t offset = 0;
-  for (TensorId t = 0; t < tensors.size(); ++t) {
-    builder.add(t, Box::whole(tensors[t].shape), 0, offset);
-    offset += tensors[t].bytes();
-  }
-  return Collection::create(tensors, std::move(builder).build().value()).value();
-}
-
 Collection cut(const std::vector<Tensor>& tensors, std::string_view config,
                std::string_view rules = "") {
   const Parallel parallel = parse_parallel(config).value();
-  const RuledModel ruled = choose_rules(rules, whole(tensors), parallel).value();
+  const RuledModel ruled = choose_rules(rules, file_of(tensors), parallel).value();
   return cut_by_rules(ruled, tensors, parallel).value();
 }
 
@@ -140,13 +133,13 @@ TEST(Rules, TheBuiltInSetsReadTheirModels) {
       {"hf-mixtral", llama(true), 32},
       {"megatron-gpt", megatron(), 24}};
   for (const auto& [name, tensors, layers] : rows) {
-    const RuledModel ruled = choose_rules("", whole(tensors), {}).value();
+    const RuledModel ruled = choose_rules("", file_of(tensors), {}).value();
     EXPECT_EQ(ruled.rules, name);
     EXPECT_EQ(ruled.model.layers, layers);
     EXPECT_EQ(ruled.model.parameters.size(), tensors.size());
     const Collection all = cut(tensors, "tp=2,pp=4,dp=2");
     EXPECT_TRUE(all.check_covered().ok()) << name;
-    EXPECT_EQ(all.bytes(), whole(tensors).bytes()) << name;
+    EXPECT_EQ(all.bytes(), file_of(tensors).bytes()) << name;
     for (const std::string& other : rule_set_names()) {
       if (other == name) break;  // of several that fit, the first counts
       EXPECT_NE(refusal(other, tensors), "") << other;
@@ -211,13 +204,13 @@ TEST(Rules, WhatDoesNotFitIsRefusedByName) {
   EXPECT_THAT(refusal("hf-gpt2", bf16({{"a.weight", {2, 3}}})),
               HasSubstr("none of 1 tensors has a rule, so they are another model's"));
   const auto degree = [](const std::vector<Tensor>& of, std::string_view config) {
-    const RuledModel ruled = choose_rules("", whole(of), {}).value();
+    const RuledModel ruled = choose_rules("", file_of(of), {}).value();
     return cut_by_rules(ruled, of, parse_parallel(config).value()).error().message();
   };
   EXPECT_EQ(degree(gpt2(), "tp=5"),
             "h.0.attn.c_attn.weight: tp=5 does not divide its dimension of 768; "
             "expected a divisor");
-  const RuledModel heads = choose_rules("", whole(gpt2()), {}, 64).value();
+  const RuledModel heads = choose_rules("", file_of(gpt2()), {}, 64).value();
   EXPECT_EQ(
       check_degrees(heads, parse_parallel("tp=8").value()).error().message(),
       "h.0.attn.c_attn.weight: tp=8 does not divide its dimension of 768 in units "
@@ -260,7 +253,7 @@ TEST(Rules, AWeightWhoseBiasShowsTheOtherOrderOfDimensionsIsRefused) {
             "h.0.attn.c_attn.weight: has the shape [2304, 768], but its bias has 2304 "
             "values; expected [inputs, outputs], as Conv1D has them, or --rules with a "
             "file");
-  EXPECT_THAT(choose_rules("", whole(nano), {.tp = 2}).error().message(),
+  EXPECT_THAT(choose_rules("", file_of(nano), {.tp = 2}).error().message(),
               HasSubstr("as Conv1D has them"));
 }
 
@@ -268,22 +261,22 @@ TEST(Rules, AModelThatASetAlmostKnowsIsNotCutAsItsFilesAre) {
   for (const bool experts : {false, true}) {
     std::vector<Tensor> tensors = llama(experts);
     tensors.push_back({.name = "model.layers.0.extra.weight", .shape = {8}});
-    EXPECT_EQ(choose_rules("", whole(tensors), {.tp = 2}).error().message(),
+    EXPECT_EQ(choose_rules("", file_of(tensors), {.tp = 2}).error().message(),
               fmt::format("model.layers.0.extra.weight: has no rule in {}; expected "
                           "rules for every tensor, or --rules as-cut to cut the "
                           "tensors as the files are cut",
                           experts ? "hf-mixtral" : "hf-llama"));
     // Stages and replicas need no rules.
     const Parallel stages{.pp = 2, .dp = 2};
-    EXPECT_EQ(choose_rules("", whole(tensors), stages).value().rules, "as-cut");
-    EXPECT_EQ(choose_rules("as-cut", whole(tensors), {.tp = 2}).value().rules,
+    EXPECT_EQ(choose_rules("", file_of(tensors), stages).value().rules, "as-cut");
+    EXPECT_EQ(choose_rules("as-cut", file_of(tensors), {.tp = 2}).value().rules,
               "as-cut");
   }
 }
 
 TEST(Rules, TensorParallelismAsTheFilesAreCutNeedsFilesThatAreCut) {
   const std::vector<Tensor> tensors{{.name = "layers.0.own.weight", .shape = {8, 8}}};
-  const RuledModel ruled = choose_rules("", whole(tensors), {.tp = 2}).value();
+  const RuledModel ruled = choose_rules("", file_of(tensors), {.tp = 2}).value();
   EXPECT_EQ(check_degrees(ruled, {.tp = 2}).error().message(),
             "as-cut: tp=2, but the source cuts no tensor; expected tp=1, or other rules "
             "(--rules)");
@@ -311,7 +304,7 @@ TEST(Rules, StagesGoByNumbersAndNamesInFilesThatAreSortedByName) {
 
 TEST(Rules, WhatRulesCannotDoIsRefused) {
   const std::vector<Tensor> tensors = gpt2();
-  const RuledModel ruled = choose_rules("hf-gpt2", whole(tensors), {}).value();
+  const RuledModel ruled = choose_rules("hf-gpt2", file_of(tensors), {}).value();
   EXPECT_EQ(cut_by_rules(ruled, tensors, {.tp = 2, .qkv = QkvLayout::kBlocked})
                 .error()
                 .message(),

@@ -18,6 +18,7 @@ struct Set {
   std::string_view always = "";  // flags that are set in every such checkpoint
   std::string_view maybe = "";   // flags that are set in some of them
   std::string_view some = "";    // flags of which each layer has some
+  bool in_files = false;         // whether TensorRow::in_files counts
 };
 
 // The first set that fits a checkpoint counts.
@@ -36,7 +37,7 @@ const std::array kSets{
     Set{"hf-opt", opt_rows(), "", "tied bias affine final_norm project"},
     Set{"hf-bert", bert_rows(), "", "tied words pooler sentences labels stored"},
     Set{"hf-vit", vit_rows(), "", "qkv_bias pooler labels"},
-    Set{"hf-vit-of-files", vit_file_rows(), "", "qkv_bias pooler labels"},
+    Set{"hf-vit-of-files", vit_rows(), "", "qkv_bias pooler labels", "", true},
     Set{"megatron-gpt", megatron_rows()},
 };
 
@@ -132,9 +133,11 @@ Result<RuleSet> find_rule_set(std::string_view name) {
   for (const TensorRow& row : found->rows) {
     const auto presence = presence_of(row, *found);
     if (!presence) continue;
-    const size_t outside = row.name.starts_with('/') ? 1 : 0;
+    std::string_view pattern =
+        found->in_files && !row.in_files.empty() ? row.in_files : row.name;
+    if (pattern.starts_with('/')) pattern.remove_prefix(1);
     const std::string words = std::string(row.words) + " " + std::string(*presence);
-    set.rules.push_back(HOLDFAST_TRY(parse_rule(row.name.substr(outside), words)));
+    set.rules.push_back(HOLDFAST_TRY(parse_rule(pattern, words)));
   }
   return set;
 }

@@ -184,68 +184,52 @@ constexpr std::array kBert{
 };
 
 // P is the number of patches and one, N the channels of the image, A and B the size of a
-// patch, L the number of labels.
+// patch, L the number of labels. save_pretrained() still writes the names of
+// transformers 4.
 constexpr std::array kVit{
     TensorRow{"embeddings.cls_token", "1,1,H", "first whole"},
     TensorRow{"embeddings.position_embeddings", "1,P,H", "first whole"},
     TensorRow{"embeddings.patch_embeddings.projection.weight", "H,N,A,B",
               "first whole"},
     TensorRow{"embeddings.patch_embeddings.projection.bias", "H", "first whole"},
-    TensorRow{"layers.#.attention.q_proj.weight", "H,H", "rows heads"},
-    TensorRow{"layers.#.attention.q_proj.bias", "H", "rows heads", "qkv_bias"},
-    TensorRow{"layers.#.attention.k_proj.weight", "H,H", "rows kv_heads"},
-    TensorRow{"layers.#.attention.k_proj.bias", "H", "rows kv_heads", "qkv_bias"},
-    TensorRow{"layers.#.attention.v_proj.weight", "H,H", "rows kv_heads"},
-    TensorRow{"layers.#.attention.v_proj.bias", "H", "rows kv_heads", "qkv_bias"},
-    TensorRow{"layers.#.attention.o_proj.weight", "H,H", "columns heads"},
-    TensorRow{"layers.#.attention.o_proj.bias", "H", "whole"},
-    TensorRow{"layers.#.layernorm_before.weight", "H", "whole"},
-    TensorRow{"layers.#.layernorm_before.bias", "H", "whole"},
-    TensorRow{"layers.#.layernorm_after.weight", "H", "whole"},
-    TensorRow{"layers.#.layernorm_after.bias", "H", "whole"},
-    TensorRow{"layers.#.mlp.fc1.weight", "F,H", "rows"},
-    TensorRow{"layers.#.mlp.fc1.bias", "F", "rows"},
-    TensorRow{"layers.#.mlp.fc2.weight", "H,F", "columns"},
-    TensorRow{"layers.#.mlp.fc2.bias", "H", "whole"},
+    TensorRow{"layers.#.attention.q_proj.weight", "H,H", "rows heads", "",
+              "encoder.layer.#.attention.attention.query.weight"},
+    TensorRow{"layers.#.attention.q_proj.bias", "H", "rows heads", "qkv_bias",
+              "encoder.layer.#.attention.attention.query.bias"},
+    TensorRow{"layers.#.attention.k_proj.weight", "H,H", "rows kv_heads", "",
+              "encoder.layer.#.attention.attention.key.weight"},
+    TensorRow{"layers.#.attention.k_proj.bias", "H", "rows kv_heads", "qkv_bias",
+              "encoder.layer.#.attention.attention.key.bias"},
+    TensorRow{"layers.#.attention.v_proj.weight", "H,H", "rows kv_heads", "",
+              "encoder.layer.#.attention.attention.value.weight"},
+    TensorRow{"layers.#.attention.v_proj.bias", "H", "rows kv_heads", "qkv_bias",
+              "encoder.layer.#.attention.attention.value.bias"},
+    TensorRow{"layers.#.attention.o_proj.weight", "H,H", "columns heads", "",
+              "encoder.layer.#.attention.output.dense.weight"},
+    TensorRow{"layers.#.attention.o_proj.bias", "H", "whole", "",
+              "encoder.layer.#.attention.output.dense.bias"},
+    TensorRow{"layers.#.layernorm_before.weight", "H", "whole", "",
+              "encoder.layer.#.layernorm_before.weight"},
+    TensorRow{"layers.#.layernorm_before.bias", "H", "whole", "",
+              "encoder.layer.#.layernorm_before.bias"},
+    TensorRow{"layers.#.layernorm_after.weight", "H", "whole", "",
+              "encoder.layer.#.layernorm_after.weight"},
+    TensorRow{"layers.#.layernorm_after.bias", "H", "whole", "",
+              "encoder.layer.#.layernorm_after.bias"},
+    TensorRow{"layers.#.mlp.fc1.weight", "F,H", "rows", "",
+              "encoder.layer.#.intermediate.dense.weight"},
+    TensorRow{"layers.#.mlp.fc1.bias", "F", "rows", "",
+              "encoder.layer.#.intermediate.dense.bias"},
+    TensorRow{"layers.#.mlp.fc2.weight", "H,F", "columns", "",
+              "encoder.layer.#.output.dense.weight"},
+    TensorRow{"layers.#.mlp.fc2.bias", "H", "whole", "",
+              "encoder.layer.#.output.dense.bias"},
     TensorRow{"layernorm.weight", "H", "last whole"},
     TensorRow{"layernorm.bias", "H", "last whole"},
     TensorRow{"pooler.dense.weight", "O,H", "last whole", "pooler"},
     TensorRow{"pooler.dense.bias", "O", "last whole", "pooler"},
     TensorRow{"/classifier.weight", "L,H", "last whole", "labels"},
     TensorRow{"/classifier.bias", "L", "last whole", "labels"},
-};
-
-// The same in the names of transformers 4, which save_pretrained() still writes.
-constexpr std::array kVitOfFiles{
-    TensorRow{"embeddings.cls_token", "", "first whole"},
-    TensorRow{"embeddings.position_embeddings", "", "first whole"},
-    TensorRow{"embeddings.patch_embeddings.projection.weight", "", "first whole"},
-    TensorRow{"embeddings.patch_embeddings.projection.bias", "", "first whole"},
-    TensorRow{"encoder.layer.#.layernorm_before.weight", "", "whole"},
-    TensorRow{"encoder.layer.#.layernorm_before.bias", "", "whole"},
-    TensorRow{"encoder.layer.#.attention.attention.query.weight", "", "rows heads"},
-    TensorRow{"encoder.layer.#.attention.attention.key.weight", "", "rows kv_heads"},
-    TensorRow{"encoder.layer.#.attention.attention.value.weight", "", "rows kv_heads"},
-    TensorRow{"encoder.layer.#.attention.attention.query.bias", "", "rows heads",
-              "qkv_bias"},
-    TensorRow{"encoder.layer.#.attention.attention.key.bias", "", "rows kv_heads",
-              "qkv_bias"},
-    TensorRow{"encoder.layer.#.attention.attention.value.bias", "", "rows kv_heads",
-              "qkv_bias"},
-    TensorRow{"encoder.layer.#.attention.output.dense.weight", "", "columns heads"},
-    TensorRow{"encoder.layer.#.attention.output.dense.bias", "", "whole"},
-    TensorRow{"encoder.layer.#.layernorm_after.weight", "", "whole"},
-    TensorRow{"encoder.layer.#.layernorm_after.bias", "", "whole"},
-    TensorRow{"encoder.layer.#.intermediate.dense.weight", "", "rows"},
-    TensorRow{"encoder.layer.#.intermediate.dense.bias", "", "rows"},
-    TensorRow{"encoder.layer.#.output.dense.weight", "", "columns"},
-    TensorRow{"encoder.layer.#.output.dense.bias", "", "whole"},
-    TensorRow{"layernorm.weight", "", "last whole"},
-    TensorRow{"layernorm.bias", "", "last whole"},
-    TensorRow{"pooler.dense.weight", "", "last whole", "pooler"},
-    TensorRow{"pooler.dense.bias", "", "last whole", "pooler"},
-    TensorRow{"/classifier.weight", "", "last whole", "labels"},
-    TensorRow{"/classifier.bias", "", "last whole", "labels"},
 };
 
 // GPT-2 of transformers. Its weights are [inputs, outputs], as Conv1D has them.
@@ -322,7 +306,6 @@ std::span<const TensorRow> neox_rows() { return kNeox; }
 std::span<const TensorRow> opt_rows() { return kOpt; }
 std::span<const TensorRow> bert_rows() { return kBert; }
 std::span<const TensorRow> vit_rows() { return kVit; }
-std::span<const TensorRow> vit_file_rows() { return kVitOfFiles; }
 std::span<const TensorRow> gpt2_rows() { return kGpt2; }
 std::span<const TensorRow> megatron_rows() { return kMegatronGpt; }
 

@@ -28,6 +28,8 @@ struct TensorRow {
   // The flags that must be set, separated by spaces; "!tied" must not be set. The flags
   // "dense" and "sparse" belong to a layer.
   std::string_view when = "";
+  // The name in checkpoints, if files keep another one than the models have today.
+  std::string_view in_files = "";
 };
 
 // Decoders of the Llama kind: Mistral, Qwen, Phi-3, Gemma and DeepSeek.
@@ -36,7 +38,6 @@ std::span<const TensorRow> neox_rows();
 std::span<const TensorRow> opt_rows();
 std::span<const TensorRow> bert_rows();
 std::span<const TensorRow> vit_rows();
-std::span<const TensorRow> vit_file_rows();
 std::span<const TensorRow> gpt2_rows();
 std::span<const TensorRow> megatron_rows();
 

@@ -59,11 +59,11 @@ Result<TensorId> find_in_source(const Collection& source, const Tensor& wanted) 
 }  // namespace
 
 Result<HolderTable> HolderTable::merge(const Layout& source, const Layout& target,
-                                       const Topology& topology) {
+                                       const Topology& topology, bool all_new) {
   HolderTable table;
   std::unordered_map<std::string_view, HolderId> known;
   table.holders.assign(source.holders().begin(), source.holders().end());
-  for (HolderId h = 0; h < source.holders().size(); ++h) {
+  for (HolderId h = 0; h < source.holders().size() && !all_new; ++h) {
     known.emplace(source.holders()[h].name, h);
   }
   for (const Holder& holder : target.holders()) {

@@ -30,14 +30,14 @@ struct Atom {
 
 // The holders of two layouts with common numbers: first those of the source, then those
 // of the target that the source does not have. Holders of the same name are the same
-// holder.
+// holder, unless all of the target's are new.
 struct HolderTable {
   std::vector<Holder> holders;
   std::vector<HolderId> of_target;  // the common number, by the target's number
 
   // Fails if a name stands for two kinds or hosts, or a host is not in the topology.
   static Result<HolderTable> merge(const Layout& source, const Layout& target,
-                                   const Topology& topology);
+                                   const Topology& topology, bool all_new = false);
 };
 
 // Calls visit for each atom, in order of the target's tensors. The atoms of one tensor

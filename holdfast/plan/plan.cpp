@@ -284,7 +284,8 @@ class Planner {
 Result<Plan> plan(const Collection& source, const Collection& target,
                   const Topology& topology, const PlanOptions& options) {
   HolderTable table =
-      HOLDFAST_TRY(HolderTable::merge(source.layout(), target.layout(), topology));
+      HOLDFAST_TRY(HolderTable::merge(source.layout(), target.layout(), topology,
+                                      options.new_holders));
   return Planner(source, target, topology, std::move(table), options).run();
 }
 

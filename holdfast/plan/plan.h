@@ -97,6 +97,9 @@ struct PlanOptions {
   // files and do not send to each other. A host may then import the same byte more than
   // once.
   bool forwarding = true;
+  // If true, no holder of the target is one of the source, not even if they have the same
+  // name. That is for files that are written anew: the name of a file may be any text.
+  bool new_holders = false;
 };
 
 // Fails with kNotFound, naming tensor and box, where the source has lost something, and

@@ -10,7 +10,7 @@
 #include "holdfast/repair/header_repair.h"
 #include "holdfast/corruption/shared_storage.h"
 #include "holdfast/repair/step_sources.h"
-#include "holdfast/repair/witness.h"
+#include "holdfast/repair/reference_checkpoint.h"
 #include "holdfast/formats/format.h"
 #include "holdfast/inspect/seal_check.h"
 #include "holdfast/inspect/verify.h"
@@ -71,7 +71,7 @@ void add_differences(const Found& found, const Path& copy,
 // the same seal.
 Result<void> add_by_copy(const Found& found, const Contents& contents,
                          const SealedTensor& sealed, const BrokenSeal& broken,
-                         const Witness* copy, RepairReport& report) {
+                         const ReferenceCheckpoint* copy, RepairReport& report) {
   if (copy == nullptr) {
     return corrupt("{}: {}: {}; expected another copy (--from) to mend it",
                    found.path.native(), broken.tensor, broken.what);
@@ -118,7 +118,7 @@ Result<void> drop_repeated(Env& env, const Found& found, const Contents& content
 
 Result<RepairReport> plan_by_seals(Env& env, const Found& found,
                                    std::span<const SealedTensor> seals,
-                                   const Witness* copy) {
+                                   const ReferenceCheckpoint* copy) {
   const Contents contents = HOLDFAST_TRY(open_to_alter(env, found));
   const std::vector<BrokenSeal> all = HOLDFAST_TRY(check_seals(contents, seals));
   RepairReport report;
@@ -185,7 +185,8 @@ std::vector<std::string> damaged_tensors(std::span<const Damage> damage) {
 
 // Takes all elements of the damaged tensors that differ from a copy. Whether they are
 // right shows when the file is verified.
-Result<RepairReport> plan_by_copy(Env& env, const Found& found, const Witness& copy,
+Result<RepairReport> plan_by_copy(Env& env, const Found& found,
+                                  const ReferenceCheckpoint& copy,
                                   std::span<const Damage> damage, const Error& why) {
   const Contents contents = HOLDFAST_TRY(open_to_alter(env, found));
   RepairReport report;
@@ -198,7 +199,8 @@ Result<RepairReport> plan_by_copy(Env& env, const Found& found, const Witness& c
   return report;
 }
 
-Result<RepairReport> plan_by_crc(Env& env, const Found& found, const Witness* copy,
+Result<RepairReport> plan_by_crc(Env& env, const Found& found,
+                                 const ReferenceCheckpoint* copy,
                                  std::span<const Damage> damage) {
   Confirm confirm;
   if (copy != nullptr) {
@@ -274,8 +276,8 @@ Result<std::vector<Mended>> mend_by_seals(Env& env, const Found& found,
                                           const std::optional<Path>& from,
                                           FileLocks& locks) {
   const std::vector<SealedTensor> seals = HOLDFAST_TRY(seals_of(env, found));
-  std::optional<Witness> copy;
-  if (from) copy = HOLDFAST_TRY(Witness::open(env, *from));
+  std::optional<ReferenceCheckpoint> copy;
+  if (from) copy = HOLDFAST_TRY(ReferenceCheckpoint::open(env, *from));
   RepairReport report =
       HOLDFAST_TRY(plan_by_seals(env, found, seals, copy ? &*copy : nullptr));
   const auto is_whole = [&](Env& shown) { return check_whole(shown, found, seals); };
@@ -337,20 +339,20 @@ Result<RepairReport> plan_repair(Env& env, const Found& found,
     return corrupt("{}; {} was not used, because a copy does not mend a header",
                    by_header.error().message(), from.from->native());
   }
-  std::optional<Witness> copy;
-  if (from.from) copy = HOLDFAST_TRY(Witness::open(env, *from.from));
-  const Witness* const witness = copy ? &*copy : nullptr;
+  std::optional<ReferenceCheckpoint> copy;
+  if (from.from) copy = HOLDFAST_TRY(ReferenceCheckpoint::open(env, *from.from));
+  const ReferenceCheckpoint* const reference = copy ? &*copy : nullptr;
   const std::vector<SealedTensor> seals = HOLDFAST_TRY(seals_of(env, found));
   if (!seals.empty()) {
     // What was right when it was read again is said, too.
     std::vector<Mended> reread = std::move(report.mended);
-    report = HOLDFAST_TRY(plan_by_seals(env, found, seals, witness));
+    report = HOLDFAST_TRY(plan_by_seals(env, found, seals, reference));
     report.mended.insert(report.mended.begin(), reread.begin(), reread.end());
     if (!report.whole()) return report;
   }
   const std::vector<Damage> damage = HOLDFAST_TRY(damage_of(env, found));
   if (damage.empty()) return report;
-  report = HOLDFAST_TRY(plan_by_crc(env, found, witness, damage));
+  report = HOLDFAST_TRY(plan_by_crc(env, found, reference, damage));
   report.flips.fault = "repair";
   return report;
 }

@@ -385,7 +385,7 @@ TEST(RepairTest, ACopyThatDoesNotMendAFileIsNeverWrittenIntoIt) {
   }
 }
 
-TEST(RepairTest, ACopyIsTheWitnessOfABitInALargeRecord) {
+TEST(RepairTest, ACopyIsTheReferenceForABitInALargeRecord) {
   MemoryEnv env;
   const Contents contents =
       random_contents({{.name = "w", .dtype = Dtype::kF32, .shape = {150'000}}});

@@ -25,7 +25,7 @@ class FolderKind {
   virtual std::string file_name(int64_t file) const = 0;
   // Returns a text that finish() gets.
   virtual Result<std::string> write(int64_t file, Sink& sink,
-                                    const OnRead& on_read) const = 0;
+                                    const ReadForFile& read) const = 0;
   virtual Result<void> finish(Env& env, const Path& folder,
                               const std::vector<std::string>& notes) const = 0;
   virtual Result<Contents> open(Env& env, const Path& folder) const = 0;
@@ -58,8 +58,8 @@ class DcpKind : public FolderKind {
     return DcpFolder::file_name(static_cast<size_t>(file));
   }
   Result<std::string> write(int64_t file, Sink& sink,
-                            const OnRead& on_read) const override {
-    return folder_.write_file(static_cast<size_t>(file), sink, on_read);
+                            const ReadForFile& read) const override {
+    return folder_.write_file(static_cast<size_t>(file), sink, read);
   }
   Result<void> finish(Env& env, const Path& folder,
                       const std::vector<std::string>& notes) const override {
@@ -85,8 +85,8 @@ class MegatronKind : public FolderKind {
     return target_.file_name(file);
   }
   Result<std::string> write(int64_t file, Sink& sink,
-                            const OnRead& on_read) const override {
-    const Contents contents = HOLDFAST_TRY(target_.contents_of(file, on_read));
+                            const ReadForFile& read) const override {
+    const Contents contents = HOLDFAST_TRY(target_.contents_of(file, read));
     HOLDFAST_TRY(write_torch_with_classes(sink, contents));
     return std::string();
   }
@@ -118,7 +118,7 @@ class FolderWriter : public TargetWriter {
   FolderWriter(Env& env, const ReshardPlan& plan, const Path& to,
                const ReshardOptions& options, const FolderKind& kind)
       : TargetWriter(env, plan, to, options, kind.files(),
-                     plan.target_bytes() + plan.files->bytes() + bytes_to_seal(plan)),
+                     plan.figures.moved + plan.files->bytes() + bytes_to_seal(plan)),
         kind_(kind),
         notes_(static_cast<size_t>(kind.files())) {}
 
@@ -180,11 +180,13 @@ class FolderWriter : public TargetWriter {
   Result<Note> write_part(int64_t file, const Path& part) {
     const auto sink = HOLDFAST_TRY(FileSink::create(env_, part));
     Note note;
-    const OnRead count = [&](int64_t bytes) {
-      note.bytes += bytes;
-      return counter_.add(bytes);
-    };
-    Result<std::string> text = kind_.write(file, *sink, count);
+    Result<std::string> text = kind_.write(
+        file, *sink,
+        [&](HolderId holder, TensorId tensor, const Box& box, int64_t first,
+            ByteSpan into) {
+          note.bytes += std::ssize(into);
+          return read(holder, tensor, box, first, into);
+        });
     if (!text.ok()) {
       static_cast<void>(env_.remove_all(part));
       return text.error();

@@ -79,9 +79,11 @@ class NativeWriter : public TargetWriter {
   Result<void> write_file(int64_t file) override {
     const int rank = static_cast<int>(file);
     const WritePlan plan = HOLDFAST_TRY(WritePlan::create(plan_.files, rank));
-    const ShardPlan shard =
-        plan.shard([this](TensorId tensor, const Box& box, int64_t first,
-                          ByteSpan into) { return read(tensor, box, first, into); });
+    const ShardPlan shard = plan.shard(
+        [this, file](TensorId tensor, const Box& box, int64_t first, ByteSpan into) {
+          return read(static_cast<HolderId>(file), source_of_[tensor], box, first,
+                      into);
+        });
     const Path path = files_ / plan.shard_name();
     HOLDFAST_TRY(remove_shard(rank, path));
     StagingRing ring({.bytes = kRingBytes, .block = kBlockBytes});
@@ -107,11 +109,6 @@ class NativeWriter : public TargetWriter {
     HOLDFAST_TRY(env_.remove_all(files_ / index_name(rank)));
     HOLDFAST_TRY(env_.sync_names(files_));
     return env_.remove_all(shard);
-  }
-
-  Result<void> read(TensorId tensor, const Box& box, int64_t first, ByteSpan into) {
-    HOLDFAST_TRY(counter_.add(std::ssize(into)));
-    return read_stream(*plan_.contents, source_of_[tensor], box, first, into);
   }
 
   // The seals of the target are the sums over the pieces of all shards, which were

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "holdfast/reshard/planned_reads.h"
 #include "holdfast/reshard/reshard_internal.h"
 #include "holdfast/formats/format.h"
 #include "holdfast/inspect/attempt_path.h"
@@ -143,7 +144,8 @@ Result<Resharded> write_format(Env& env, const ReshardPlan& plan, const Path& to
     return unsupported("{}: has the dtype {}, which {} does not support", tensor.name,
                        name_of(tensor.dtype), format->name);
   }
-  Contents source = *plan.contents;
+  const PlannedReads reads(plan);
+  Contents source = HOLDFAST_TRY(reads.whole_contents());
   const int64_t bytes = source.collection.bytes();
   // The tensors are read, read back, and read again for the seals of the source.
   const int64_t total = bytes + plan.files->bytes() + bytes_to_seal(plan);
@@ -157,6 +159,8 @@ Result<Resharded> write_format(Env& env, const ReshardPlan& plan, const Path& to
   HOLDFAST_TRY(write_new_folder(
       env, to, choose_attempt(env, to), [&](const Path& folder) -> Result<void> {
         HOLDFAST_TRY(format->write(env, folder, source));
+        HOLDFAST_TRY(reads.check_moved(0, 1).within(to.native()));
+        done.moved = reads.moved();
         const Contents written = HOLDFAST_TRY(format->open(env, folder));
         done.files = std::ssize(written.sources);
         std::vector<Seal> seals;

@@ -69,7 +69,12 @@ struct ReshardPlan {
   // because a plan can be copied.
   std::shared_ptr<const MegatronTarget> megatron_target{};
   int64_t vocabulary = 0;  // as in ReshardOptions
-  // moved is what is read, and moved_bound the least that can be read.
+  // What moves bring to the files: `files`, or what MegatronTarget reads for them.
+  std::shared_ptr<const Collection> filled{};
+  // The moves from the source to `filled`, in order of tensor and file. reshard() reads by
+  // them, and reads nothing else for the files.
+  std::shared_ptr<const Plan> moves{};
+  // Those of the moves. moved_bound is the least that can be read.
   Figures figures{};
   // What is not as in the source, for people.
   std::vector<std::string> notes{};
@@ -90,12 +95,17 @@ Result<ReshardPlan> plan_reshard(Env& env, const Path& from,
 struct Resharded {
   int64_t files = 0;
   int64_t kept = 0;   // files that an earlier, interrupted call had finished
+  // The bytes that this call has moved to the files that it has written: those of the
+  // plan's moves, without those to the files kept.
+  int64_t moved = 0;
   int64_t seals = 0;  // tensors whose seals are equal in source and target
   int64_t bytes = 0;  // of all tensors
   Path folder{};      // the step's folder, or the target itself
 };
 
-// Carries out the plan. The target appears under its name when it is whole and its seals
+// Carries out the plan: each file is filled by the moves that lead to it. The source is
+// read further for its seals, if it has not recorded them, and for copies that must be
+// equal. The target appears under its name when it is whole and its seals
 // equal those of the source. Until then its files are in the hidden folder ".NAME.reshard"
 // beside it. If the process is killed, the next call with the same source and configuration
 // continues there, and keeps the files that are finished (not for safetensors). Failures,

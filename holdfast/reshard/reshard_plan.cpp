@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <tuple>
+
 #include "holdfast/base/json.h"
 #include "holdfast/reshard/reshard.h"
 #include "holdfast/formats/format.h"
@@ -177,6 +180,34 @@ Result<Collection> cut_target(Env& env, const ReshardOptions& options,
   return assign_writers(cut, Topology::uniform(1));
 }
 
+// Plans the moves that fill these files. Their order is that in which PlannedReads looks
+// for them; any order can be carried out, because all moves read from the source.
+Result<void> plan_moves(std::shared_ptr<const Collection> filled, ReshardPlan& plan) {
+  Plan made =
+      HOLDFAST_TRY(holdfast::plan(plan.contents->collection, *filled,
+                                  Topology::uniform(1),
+                                  {.forwarding = false, .new_holders = true}));
+  std::ranges::sort(made.moves, [](const Move& a, const Move& b) {
+    return std::tie(a.tensor, a.to_holder, a.box) <
+           std::tie(b.tensor, b.to_holder, b.box);
+  });
+  plan.filled = std::move(filled);
+  plan.figures = made.figures;
+  plan.moves = std::make_shared<const Plan>(std::move(made));
+  return {};
+}
+
+// The bytes of all boxes, if those that several files have are counted once.
+int64_t bytes_once(const Collection& filled) {
+  int64_t bytes = 0;
+  for (TensorId t = 0; t < filled.tensors().size(); ++t) {
+    for (const Slice& slice : filled.layout().slices(t)) {
+      bytes += slice.box.elements() * bytes_of(filled.tensor(t).dtype);
+    }
+  }
+  return bytes;
+}
+
 // Plans a folder of Megatron. Its files have copies of some tensors, so each is read as
 // often as it is written.
 Result<void> plan_megatron_target(Env& env, const ReshardOptions& options,
@@ -204,9 +235,10 @@ Result<void> plan_megatron_target(Env& env, const ReshardOptions& options,
                     plan.megatron_target->notes().end());
   plan.files = std::make_shared<const Collection>(
       HOLDFAST_TRY(merge_all(plan.contents->collection)));
-  const MegatronTarget::Reads reads = plan.megatron_target->reads();
-  plan.figures.moved = reads.all;
-  plan.figures.moved_bound = reads.once;
+  // It shares the ownership of the target.
+  HOLDFAST_TRY(
+      plan_moves({plan.megatron_target, &plan.megatron_target->reads()}, plan));
+  plan.figures.moved_bound = bytes_once(*plan.filled);
   return {};
 }
 
@@ -233,10 +265,7 @@ Result<ReshardPlan> plan_reshard(Env& env, const Path& from,
   plan.files = std::make_shared<const Collection>(
       HOLDFAST_TRY(cut_target(env, options, plan)));
   tell_planned(options, 3);
-  plan.figures =
-      HOLDFAST_TRY(holdfast::plan(plan.contents->collection, *plan.files,
-                                  Topology::uniform(1), {.forwarding = false}))
-          .figures;
+  HOLDFAST_TRY(plan_moves(plan.files, plan));
   tell_planned(options, kPlanningParts);
   return plan;
 }

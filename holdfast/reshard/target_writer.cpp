@@ -26,7 +26,14 @@ TargetWriter::TargetWriter(Env& env, const ReshardPlan& plan, const Path& to,
       work_(work_folder(to).run),
       files_(work_folder(to).files),
       counter_(options.reading, counted),
-      done_{.files = files, .bytes = plan.target_bytes(), .folder = to} {}
+      done_{.files = files, .bytes = plan.target_bytes(), .folder = to},
+      reads_(plan) {}
+
+Result<void> TargetWriter::read(HolderId file, TensorId tensor, const Box& box,
+                                int64_t first, ByteSpan into) {
+  HOLDFAST_TRY(counter_.add(std::ssize(into)));
+  return reads_.read(file, tensor, box, first, into);
+}
 
 Result<Resharded> TargetWriter::write() {
   HOLDFAST_TRY(check_no_link(env_, work_));
@@ -77,6 +84,7 @@ Result<void> TargetWriter::write_files() {
     pool.submit([this, file] { write_or_keep(file); });
   }
   pool.wait_idle();
+  done_.moved = reads_.moved();
   MutexLock lock(mutex_);
   return error_ ? Result<void>(*error_) : Result<void>();
 }
@@ -87,8 +95,10 @@ void TargetWriter::write_or_keep(int64_t file) {
     if (error_) return;
   }
   const Result<int64_t> finished = load_finished(file);
-  const Result<void> there =
-      finished.ok() ? counter_.add(*finished) : write_file(file);
+  Result<void> there = finished.ok() ? counter_.add(*finished) : write_file(file);
+  if (there.ok() && !finished.ok()) {
+    there = reads_.check_moved(file, done_.files).within(to_.native());
+  }
   MutexLock lock(mutex_);
   if (!there.ok() && !error_) error_ = there.error();
   done_.kept += there.ok() && finished.ok() ? 1 : 0;

@@ -15,6 +15,7 @@
 #include <optional>
 
 #include "holdfast/base/mutex.h"
+#include "holdfast/reshard/planned_reads.h"
 #include "holdfast/reshard/reshard_internal.h"
 #include "holdfast/store/run.h"
 
@@ -36,7 +37,7 @@ class TargetWriter {
   // Takes over a file that an earlier call has finished, and returns its tensors' bytes.
   // Fails if there is none. Called by several threads, each with another file.
   virtual Result<int64_t> load_finished(int64_t file) = 0;
-  // Writes a file. Counts the bytes that it reads. Called like load_finished().
+  // Writes a file of what read() gives. Called like load_finished().
   virtual Result<void> write_file(int64_t file) = 0;
   // When all files are there.
   virtual Result<void> join_files() { return {}; }
@@ -50,6 +51,10 @@ class TargetWriter {
   virtual Result<void> publish() = 0;
   // Gives up the hidden run after the target has got its name.
   virtual void leave() = 0;
+
+  // PlannedReads::read(). Counts the bytes, and fails if somebody has asked to stop.
+  Result<void> read(HolderId file, TensorId tensor, const Box& box, int64_t first,
+                    ByteSpan into);
 
   Env& env_;
   const ReshardPlan& plan_;
@@ -68,6 +73,7 @@ class TargetWriter {
   void write_or_keep(int64_t file);
   Result<int64_t> check_or_remove();
 
+  const PlannedReads reads_;
   Mutex mutex_;
   std::optional<Error> error_ HOLDFAST_GUARDED_BY(mutex_);
 };

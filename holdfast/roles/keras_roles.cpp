@@ -84,7 +84,7 @@ std::string text_of_attribute(const Object* object) {
 class Attributes {
  public:
   explicit Attributes(const Object& objects) {
-    const Object* all = find_item(objects, "attributes");
+    const Object* all = find_key(objects, "attributes");
     const auto* dict = all == nullptr ? nullptr : all->as<Object::Dict>();
     if (dict == nullptr) return;
     for (const auto& [path, attributes] : dict->items) {
@@ -95,7 +95,7 @@ class Attributes {
   bool has(const std::string& path) const { return paths_.contains(path); }
   const Object* find(const std::string& path, std::string_view name) const {
     const auto found = paths_.find(path);
-    return found == paths_.end() ? nullptr : find_item(*found->second, name);
+    return found == paths_.end() ? nullptr : find_key(*found->second, name);
   }
 
  private:

@@ -42,16 +42,6 @@ std::string_view name_of(RoleOrigin origin) {
   return "";
 }
 
-const Object* find_item(const Object& dict, std::string_view key) {
-  const auto* items = dict.as<Object::Dict>();
-  if (items == nullptr) return nullptr;
-  for (const auto& [name, value] : items->items) {
-    const auto* text = name.as<std::string>();
-    if (text != nullptr && *text == key) return &value;
-  }
-  return nullptr;
-}
-
 void set_known(TensorRole& role, Role known) {
   if (role.origin != RoleOrigin::kGuessed) return;
   role.role = known;

@@ -10,9 +10,6 @@ void add_tensorflow_roles(const RoleEvidence& evidence, Roles& roles);
 void add_keras_roles(const RoleEvidence& evidence, Roles& roles);
 void add_torch_roles(const RoleEvidence& evidence, Roles& roles);
 
-// The value of a key of a dict, or null.
-const Object* find_item(const Object& dict, std::string_view key);
-
 // Sets a role that the structure of the file tells.
 void set_known(TensorRole& role, Role known);
 // The role of a tensor of an optimizer: numbers without dimensions count, unless they are

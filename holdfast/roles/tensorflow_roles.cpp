@@ -216,7 +216,7 @@ class GraphRoles {
 }  // namespace
 
 void add_tensorflow_roles(const RoleEvidence& evidence, Roles& roles) {
-  const Object* object = find_item(evidence.objects, kObjectGraphKey);
+  const Object* object = find_key(evidence.objects, kObjectGraphKey);
   if (object == nullptr || object->as<Bytes>() == nullptr) return;
   const auto graph = parse_object_graph(*object->as<Bytes>());
   if (graph) GraphRoles(*graph, evidence.collection, roles).add();

@@ -22,8 +22,8 @@ class TorchRoles {
       : collection_(collection), roles_(roles) {}
 
   void find_optimizers(const Object& object) {
-    const Object* state = find_item(object, "state");
-    const Object* groups = find_item(object, "param_groups");
+    const Object* state = find_key(object, "state");
+    const Object* groups = find_key(object, "param_groups");
     if (state != nullptr && groups != nullptr && groups->as<Object::List>()) {
       mark_slots(*state);
       return;

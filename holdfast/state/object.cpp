@@ -23,4 +23,21 @@ bool operator==(const Object& a, const Object& b) {
   return a.value_ == b.value_;
 }
 
+const Object* find_key(const Object::Dict& dict, std::string_view key) {
+  for (const auto& [name, value] : dict.items) {
+    const auto* text = name.as<std::string>();
+    if (text != nullptr && *text == key) return &value;
+  }
+  return nullptr;
+}
+
+const Object* find_key(const Object& dict, std::string_view key) {
+  const auto* items = dict.as<Object::Dict>();
+  return items == nullptr ? nullptr : find_key(*items, key);
+}
+
+Object* find_key(Object& dict, std::string_view key) {
+  return const_cast<Object*>(find_key(std::as_const(dict), key));
+}
+
 }  // namespace holdfast

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -68,6 +69,11 @@ class Object {
  private:
   Value value_;
 };
+
+// The value of a key that is a text. Null if the object is no dict or lacks the key.
+const Object* find_key(const Object::Dict& dict, std::string_view key);
+const Object* find_key(const Object& dict, std::string_view key);
+Object* find_key(Object& dict, std::string_view key);
 
 // How deep containers may be nested, in memory and in files. A deeper tree in a file is
 // taken for an attack.

@@ -3,7 +3,7 @@
 #include <unordered_set>
 
 #include "holdfast/base/json_text.h"
-#include "holdfast/contents/kept_beside.h"
+#include "holdfast/contents/side_metadata.h"
 #include "holdfast/env/source_sink.h"
 #include "holdfast/tensorflow/bundle_index.h"
 #include "holdfast/tensorflow/bundle_strings.h"

@@ -5,7 +5,7 @@
 
 #include "holdfast/base/json_text.h"
 #include "holdfast/contents/checked_source.h"
-#include "holdfast/contents/kept_beside.h"
+#include "holdfast/contents/side_metadata.h"
 #include "holdfast/contents/swapping_source.h"
 #include "holdfast/tensorflow/bundle_index.h"
 #include "holdfast/tensorflow/bundle_shards.h"

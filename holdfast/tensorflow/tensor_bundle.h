@@ -9,7 +9,7 @@
 // the variables of a program. So it is still there when the tensors were converted to
 // another format and back.
 //
-// What a checkpoint cannot hold is kept in string tensors holdfast.* (kept_beside.h).
+// What a checkpoint cannot hold is kept in string tensors holdfast.* (side_metadata.h).
 // If holdfast.objects is there, it has all objects, and other string tensors repeat
 // parts of it for TensorFlow.
 //

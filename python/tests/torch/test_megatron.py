@@ -130,6 +130,7 @@ def test_what_is_read_is_compared_with_each_byte_once(tmp_path, gpt):
     for to, copies in (("whole", 0), ("tp=1,pp=2", copied)):
         told = json.loads(reshard(source, "--to", to, "--plan-only", "--json"))
         assert (told["reads"], told["reads_bound"]) == (sum(whole) + copies, sum(whole))
+        assert json.loads(reshard(source, tmp_path / to, "--to", to, "--json"))["moved"] == told["reads"]
 
 
 class BufferedGpt(Gpt):

@@ -1,6 +1,6 @@
 // Tests that saves compare replicas: every byte within eight saves, that a save of
 // replicas that differ is dropped, and that no update waits for a comparison.
-#include "holdfast/checkpoint/replicas.h"
+#include "holdfast/checkpoint/replica_check.h"
 
 #include <gtest/gtest.h>
 

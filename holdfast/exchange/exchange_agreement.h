@@ -38,7 +38,7 @@ struct Peer {
   Bytes said{};  // what the rank gave meet() as `said`
 };
 
-struct Meeting {
+struct ExchangeAgreement {
   std::vector<Peer> peers;  // by rank
   Tag tag = 0;              // messages of this exchange have it or one of the next three
   Instant deadline{};       // the earliest of all ranks
@@ -48,7 +48,7 @@ struct Meeting {
 };
 
 // All ranks call it together.
-Result<Meeting> meet(Env& env, Transport& transport, const Greeting& greeting,
+Result<ExchangeAgreement> meet(Env& env, Transport& transport, const Greeting& greeting,
                      ByteView said);
 
 LiveHolders holders_of(const std::vector<Peer>& peers);

@@ -1,4 +1,4 @@
-#include "holdfast/repair/witness.h"
+#include "holdfast/repair/reference_checkpoint.h"
 
 #include <algorithm>
 
@@ -17,12 +17,12 @@ size_t as_size(int64_t n) { return static_cast<size_t>(n); }
 
 }  // namespace
 
-Result<Witness> Witness::open(Env& env, const Path& path) {
+Result<ReferenceCheckpoint> ReferenceCheckpoint::open(Env& env, const Path& path) {
   OpenedAny opened = HOLDFAST_TRY(open_any(env, path));
-  return Witness(path, std::move(opened));
+  return ReferenceCheckpoint(path, std::move(opened));
 }
 
-Result<TensorId> Witness::find(const Tensor& tensor) const {
+Result<TensorId> ReferenceCheckpoint::find(const Tensor& tensor) const {
   const auto id = opened_.contents.collection.find(tensor.name);
   if (!id) {
     return not_found("{}: has no tensor {}; expected a copy", path_.native(), tensor.name);
@@ -34,8 +34,8 @@ Result<TensorId> Witness::find(const Tensor& tensor) const {
                   to_string(tensor.shape));
 }
 
-Result<std::vector<PlannedFlip>> Witness::differences(const Contents& contents,
-                                                      const std::string& name) const {
+Result<std::vector<PlannedFlip>> ReferenceCheckpoint::differences(
+    const Contents& contents, const std::string& name) const {
   const auto own = contents.collection.find(name);
   if (!own) return not_found("{}: there is no tensor of this name", name);
   const Tensor& tensor = contents.collection.tensor(*own);
@@ -67,7 +67,7 @@ Result<std::vector<PlannedFlip>> Witness::differences(const Contents& contents,
   return flips;
 }
 
-Result<Seal> Witness::seal_of(const std::string& name) const {
+Result<Seal> ReferenceCheckpoint::seal_of(const std::string& name) const {
   const auto id = opened_.contents.collection.find(name);
   if (!id) return not_found("{}: has no tensor {}; expected a copy", path_.native(), name);
   const int64_t bytes = opened_.contents.collection.tensor(*id).bytes();
@@ -81,9 +81,10 @@ Result<Seal> Witness::seal_of(const std::string& name) const {
   return seal;
 }
 
-Result<bool> Witness::confirms(Env& env, const Found& found, const Contents& contents,
-                               std::span<const std::string> tensors,
-                               const PlannedByte& byte) const {
+Result<bool> ReferenceCheckpoint::confirms(Env& env, const Found& found,
+                                           const Contents& contents,
+                                           std::span<const std::string> tensors,
+                                           const PlannedByte& byte) const {
   if (!found.format->can_patch()) return false;
   const std::vector<NamedFile> files = HOLDFAST_TRY(files_of(env, found));
   const auto own = std::ranges::find(files, byte.file, &NamedFile::name);

@@ -5,7 +5,7 @@
 namespace holdfast {
 
 RuleSet with_gates(RuleSet rules, const Object& objects) {
-  const Object* args = megatron::find_key(objects, "args");
+  const Object* args = find_key(objects, "args");
   if (args == nullptr || !(megatron::true_at(*args, "swiglu") ||
                            megatron::true_at(*args, "gated_linear_unit"))) {
     return rules;
@@ -22,7 +22,7 @@ RuleSet with_gates(RuleSet rules, const Object& objects) {
 }
 
 std::optional<double> megatron_version(const Object& objects) {
-  const Object* version = megatron::find_key(objects, "checkpoint_version");
+  const Object* version = find_key(objects, "checkpoint_version");
   if (version == nullptr) return std::nullopt;
   const auto* integer = version->as<int64_t>();
   if (integer != nullptr) return static_cast<double>(*integer);
@@ -36,12 +36,12 @@ std::optional<int64_t> megatron_iteration(const Object& objects) {
 }
 
 bool is_megatron_objects(const Object& objects) {
-  return megatron::find_key(objects, "model") != nullptr &&
-         megatron::find_key(objects, "checkpoint_version") != nullptr;
+  return find_key(objects, "model") != nullptr &&
+         find_key(objects, "checkpoint_version") != nullptr;
 }
 
 Result<void> check_megatron_heads(const Object& objects, int64_t tp) {
-  const Object* args = megatron::find_key(objects, "args");
+  const Object* args = find_key(objects, "args");
   if (args == nullptr) return {};
   for (const char* key : {"num_attention_heads", "num_query_groups"}) {
     if (key == std::string_view("num_query_groups") &&

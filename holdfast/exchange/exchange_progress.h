@@ -19,10 +19,10 @@ namespace holdfast {
 // several errors, the one with the lowest number is most likely the cause.
 int weight_of(const Error& error);
 
-class LotProgress {
+class ExchangeProgress {
  public:
   // All waits end with kTimeout at the deadline.
-  LotProgress(Env& env, Instant deadline, uint32_t lots, uint32_t arrivals)
+  ExchangeProgress(Env& env, Instant deadline, uint32_t lots, uint32_t arrivals)
       : env_(env), deadline_(deadline), open_(lots), arrived_(arrivals) {}
 
   // Keeps the error if it is more likely the cause than the one that is kept so far.

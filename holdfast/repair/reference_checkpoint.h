@@ -1,4 +1,4 @@
-// Another checkpoint as a witness of what a damaged file was. For repair.cpp.
+// Another checkpoint as a reference for what a damaged file was. For repair.cpp.
 #pragma once
 
 #include <span>
@@ -7,31 +7,31 @@
 
 namespace holdfast {
 
-class Witness {
+class ReferenceCheckpoint {
  public:
-  static Result<Witness> open(Env& env, const Path& path);
+  static Result<ReferenceCheckpoint> open(Env& env, const Path& path);
 
   const Path& path() const { return path_; }
 
-  // The elements of a tensor that differ, as changes that make them what the witness has.
-  // Fails with kNotFound if the witness has no such tensor, with kConflict if it has
+  // The elements of a tensor that differ, as changes that make them what the reference has.
+  // Fails with kNotFound if the reference has no such tensor, with kConflict if it has
   // another dtype or shape, and with kCorrupt if more than kMostDifferent elements
   // differ: then it is no copy.
   static constexpr int64_t kMostDifferent = int64_t{1} << 20;
   Result<std::vector<PlannedFlip>> differences(const Contents& contents,
                                                const std::string& tensor) const;
 
-  // The seal of a tensor of the witness.
+  // The seal of a tensor of the reference.
   Result<Seal> seal_of(const std::string& tensor) const;
 
-  // Whether the change of a byte makes an element what the witness has. `file` is as in
+  // Whether the change of a byte makes an element what the reference has. `file` is as in
   // PlannedByte, and `tensors` are those that may have the byte.
   Result<bool> confirms(Env& env, const Found& found, const Contents& contents,
                         std::span<const std::string> tensors,
                         const PlannedByte& byte) const;
 
  private:
-  Witness(Path path, OpenedAny opened)
+  ReferenceCheckpoint(Path path, OpenedAny opened)
       : path_(std::move(path)), opened_(std::move(opened)) {}
 
   Result<TensorId> find(const Tensor& tensor) const;

@@ -1,11 +1,11 @@
-#include "holdfast/exchange/meeting.h"
+#include "holdfast/exchange/exchange_agreement.h"
 
 #include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
 
 #include "holdfast/base/json.h"
-#include "holdfast/exchange/lot_progress.h"
+#include "holdfast/exchange/exchange_progress.h"
 #include "holdfast/transport/worker.h"
 
 namespace holdfast {
@@ -98,7 +98,7 @@ Result<Bytes> decode_outcome(ByteView said) {
 
 }  // namespace
 
-PairLink Meeting::link_to(Env& env, Transport& transport, int peer,
+PairLink ExchangeAgreement::link_to(Env& env, Transport& transport, int peer,
                           Instant until) const {
   const Peer& own = peers[static_cast<size_t>(transport.rank())];
   const Peer& other = peers[static_cast<size_t>(peer)];
@@ -111,14 +111,14 @@ PairLink Meeting::link_to(Env& env, Transport& transport, int peer,
           .one_process = !own.process.empty() && own.process == other.process};
 }
 
-Result<Meeting> meet(Env& env, Transport& transport, const Greeting& greeting,
+Result<ExchangeAgreement> meet(Env& env, Transport& transport, const Greeting& greeting,
                      ByteView said) {
   const std::string hello = to_text(hello_of(env, greeting)) + '\n';
   Bytes own = copy_of(bytes_of(hello));
   own.insert(own.end(), said.begin(), said.end());
   const std::vector<Bytes> all =
       HOLDFAST_TRY(transport.all_gather(own, greeting.deadline));
-  Meeting meeting;
+  ExchangeAgreement meeting;
   int64_t left = kForever;
   for (size_t r = 0; r < all.size(); ++r) {
     const std::string_view text = text_of(all[r]);

@@ -1,4 +1,4 @@
-#include "holdfast/contents/kept_beside.h"
+#include "holdfast/contents/side_metadata.h"
 
 #include <unordered_map>
 #include <unordered_set>

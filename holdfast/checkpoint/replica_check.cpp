@@ -1,4 +1,4 @@
-#include "holdfast/checkpoint/replicas.h"
+#include "holdfast/checkpoint/replica_check.h"
 
 #include <fmt/format.h>
 
