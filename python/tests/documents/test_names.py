@@ -58,7 +58,7 @@ def test_every_verb_and_option_exists(options_of):
 
 # Options of programs that are not Holdfast's.
 FOREIGN = {"--find-links", "--nodes", "--wrap", "--nproc-per-node", "--max-restarts", "--requeue",
-           "--signal", "--shutdown-timeout", "--install", "--preset", "--build", "--version",
+           "--signal", "--shutdown-timeout", "--install", "--prefix", "--preset", "--build", "--version",
            "--ckpt-format", "--load", "--no-load-rng"}
 
 
