@@ -127,8 +127,7 @@ Result<LocalState> state_over(ByteSpan memory, int64_t count) {
     tensors.push_back(whole_piece(
         {.name = fmt::format("layers.{}.{}", i / kLayer, i % kLayer), .shape = shape},
         memory.subspan(static_cast<size_t>(i * elements * 4),
-                       static_cast<size_t>(elements * 4)),
-        Map::dense(Box::whole(shape), 4)));
+                       static_cast<size_t>(elements * 4))));
   }
   return make_local_state(std::move(tensors));
 }

@@ -92,13 +92,10 @@ class Bench {
     LocalState state{.collection = collection_, .rank = 0, .pieces = {}};
     const int64_t each = collection_->tensor(0).bytes();
     for (TensorId t = 0; t < collection_->tensors().size(); ++t) {
-      const Tensor& tensor = collection_->tensor(t);
-      const Box box = Box::whole(tensor.shape);
-      state.pieces.edit().push_back(make_piece(
-          tensor, box,
+      state.pieces.edit().push_back(whole_piece(
+          collection_->tensor(t),
           memory.subspan(static_cast<size_t>(t) * static_cast<size_t>(each),
-                         static_cast<size_t>(each)),
-          Map::dense(box, 4)));
+                         static_cast<size_t>(each))));
     }
     return state;
   }

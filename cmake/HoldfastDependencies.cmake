@@ -25,7 +25,7 @@ if(HOLDFAST_S3)
   endif()
 endif()
 
-# Messages by MPI. Without an MPI library they are refused (no_mpi.cpp).
+# Messages by MPI. Without an MPI library the component mpi is left out.
 set(HOLDFAST_HAS_MPI OFF)
 if(HOLDFAST_MPI)
   set(MPI_CXX_SKIP_MPICXX ON)         # the C++ bindings that MPI-3 has removed

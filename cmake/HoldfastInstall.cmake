@@ -1,4 +1,5 @@
-# Installs the public headers, libraries and the CMake package that defines holdfast::holdfast.
+# Installs the public headers, libraries and the CMake package that defines holdfast::holdfast, and
+# holdfast::NAME for each optional component.
 include(CMakePackageConfigHelpers)
 
 function(holdfast_install)
@@ -8,6 +9,13 @@ function(holdfast_install)
           ARCHIVE COMPONENT cpp FILE_SET HEADERS COMPONENT cpp)
   set(folder ${CMAKE_INSTALL_LIBDIR}/cmake/holdfast)
   install(EXPORT holdfastTargets NAMESPACE holdfast:: DESTINATION ${folder} COMPONENT cpp)
+  get_property(components GLOBAL PROPERTY HOLDFAST_COMPONENTS)
+  foreach(component IN LISTS components)
+    install(TARGETS holdfast_${component} EXPORT holdfast_${component}
+            ARCHIVE COMPONENT cpp FILE_SET HEADERS COMPONENT cpp)
+    install(EXPORT holdfast_${component} NAMESPACE holdfast:: DESTINATION ${folder}
+            COMPONENT cpp)
+  endforeach()
   set(uses_liburing OFF)
   if(TARGET Liburing::Liburing)
     set(uses_liburing ON)

@@ -12,16 +12,30 @@
 # sources define, too. FAST are sources whose loops run over all bytes of a checkpoint: they have -O3
 # in every build type. A LIGHT part reads, decides and reports, and leaves the bytes to the parts below
 # it: a release compiles it with -O1, in two thirds of the time. A FACE is how people use the library
-# from outside of C++, and not part of it. TESTING are sources that only tests use: they become a
+# from outside of C++, and not part of it. COMPONENT_IF is the name of a variable: if it is false, the
+# part is left out of the build. The part is an optional component of the library: it is installed,
+# but a program that wants it names it (find_package(holdfast COMPONENTS mpi), holdfast::mpi), and
+# holdfast/holdfast.h does not include it. TESTING are sources that only tests use: they become a
 # library beside the part that the tests of this part and of all parts above it are linked with. All
 # *_test.cpp of the folder become one test program, and in the fuzz preset each *_fuzz.cpp becomes a
 # fuzz program. They are found by their names, so that none is forgotten.
 
 function(holdfast_part)
-  cmake_parse_arguments(PART "LIGHT;FACE" "NAME;LAYER"
+  cmake_parse_arguments(PART "LIGHT;FACE" "NAME;LAYER;COMPONENT_IF"
                         "DEPS;TEST_DEPS;PUBLIC;SOURCES;LIBS;PRIVATE_LIBS;ALONE;FAST;TESTING" ${ARGN})
   if(PART_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "${PART_NAME}: unknown arguments ${PART_UNPARSED_ARGUMENTS}")
+  endif()
+
+  holdfast_declare_arrows(${PART_NAME} ${PART_LAYER} DEPS ${PART_DEPS} TEST_DEPS ${PART_TEST_DEPS})
+  foreach(header IN LISTS PART_PUBLIC)
+    set_property(GLOBAL APPEND PROPERTY HOLDFAST_PUBLIC holdfast/${PART_NAME}/${header})
+    if(NOT PART_COMPONENT_IF)
+      set_property(GLOBAL APPEND PROPERTY HOLDFAST_UMBRELLA holdfast/${PART_NAME}/${header})
+    endif()
+  endforeach()
+  if(PART_COMPONENT_IF AND NOT ${PART_COMPONENT_IF})
+    return()
   endif()
 
   set(target holdfast_${PART_NAME})
@@ -38,21 +52,20 @@ function(holdfast_part)
                         PRIVATE ${PART_PRIVATE_LIBS} $<BUILD_INTERFACE:holdfast_warnings>)
   target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}
                                            FILES ${PART_PUBLIC})
-  foreach(header IN LISTS PART_PUBLIC)
-    set_property(GLOBAL APPEND PROPERTY HOLDFAST_PUBLIC holdfast/${PART_NAME}/${header})
-  endforeach()
 
   holdfast_precompile(${target} holdfast_base <algorithm> <array> <charconv> <chrono> <cmath>
                       <condition_variable> <cstdint> <deque> <filesystem> <functional> <map>
                       <memory> <mutex> <numeric> <optional> <set> <span> <string> <string_view>
                       <thread> <unordered_map> <variant> <vector> <fmt/format.h>)
 
-  holdfast_declare_arrows(${PART_NAME} ${PART_LAYER} DEPS ${PART_DEPS} TEST_DEPS ${PART_TEST_DEPS})
   foreach(dep IN LISTS PART_DEPS)
     target_link_libraries(${target} PUBLIC holdfast_${dep})
   endforeach()
 
-  if(NOT PART_FACE)
+  if(PART_COMPONENT_IF)
+    set_property(GLOBAL APPEND PROPERTY HOLDFAST_COMPONENTS ${PART_NAME})
+    add_library(holdfast::${PART_NAME} ALIAS ${target})
+  elseif(NOT PART_FACE)
     set_property(GLOBAL APPEND PROPERTY HOLDFAST_LIBRARY_PARTS ${PART_NAME})
   endif()
   if(PART_TESTING)
@@ -208,10 +221,11 @@ endfunction()
 # Generates holdfast/holdfast.h, so that no header is forgotten in it.
 function(holdfast_umbrella_header)
   string(CONCAT text
-         "// All public headers of Holdfast's C++ library, part by part from the bottom up.\n"
+         "// All public headers of Holdfast's C++ library, part by part from the bottom up, except\n"
+         "// those of optional components.\n"
          "#pragma once\n\n")
-  get_property(public GLOBAL PROPERTY HOLDFAST_PUBLIC)
-  foreach(header IN LISTS public)
+  get_property(headers GLOBAL PROPERTY HOLDFAST_UMBRELLA)
+  foreach(header IN LISTS headers)
     string(APPEND text "#include \"${header}\"\n")
   endforeach()
   set(folder ${PROJECT_BINARY_DIR}/include)

@@ -165,8 +165,8 @@ PROBE int probe_add(Probe* probe, void* memory, int64_t rows, int64_t columns,
   map.strides[0] = row_stride * width;
   map.strides[1] = column_stride * width;
   const ByteRange range = range_of(map, box.shape(), width);
-  LocalPiece piece = whole_piece(
-      {.name = "", .dtype = dtype_of_width(width), .shape = {rows, columns}},
+  LocalPiece piece = make_piece(
+      {.name = "", .dtype = dtype_of_width(width), .shape = {rows, columns}}, box,
       ByteSpan(static_cast<std::byte*>(memory), static_cast<size_t>(range.last)), map);
   piece.device = probe->device;
   const int64_t offset = probe->shard.bytes();

@@ -24,8 +24,7 @@ LocalPiece piece_at(const Gpu& gpu, ByteSpan memory, int number) {
   const Shape shape{static_cast<int64_t>(kTensor) / 4};
   LocalPiece piece =
       whole_piece({.name = fmt::format("t{}", number), .shape = shape},
-                  memory.subspan(static_cast<size_t>(number) * kRoom, kTensor),
-                  Map::dense(Box::whole(shape), 4));
+                  memory.subspan(static_cast<size_t>(number) * kRoom, kTensor));
   piece.device = gpu.device.get();
   return piece;
 }

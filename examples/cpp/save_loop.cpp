@@ -22,11 +22,8 @@ struct Model {
       : weights(static_cast<size_t>(megabytes) * 1'000'000 / sizeof(float)) {}
 
   Result<LocalState> state() {
-    const Shape shape{static_cast<int64_t>(weights.size())};
     return make_local_state(std::vector{
-        whole_piece({.name = "layer.weight", .dtype = Dtype::kF32, .shape = shape},
-                    std::as_writable_bytes(std::span(weights)),
-                    Map::dense(Box::whole(shape), sizeof(float)))});
+        whole_piece("layer.weight", std::span(weights), {std::ssize(weights)})});
   }
 
   void train(int64_t step) {

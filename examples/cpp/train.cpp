@@ -37,8 +37,7 @@ Result<LocalPiece> piece_of(const std::string& name, const torch::Tensor& tensor
   const auto sizes = tensor.sizes();
   const Shape shape = HOLDFAST_TRY(Shape::create({sizes.data(), sizes.size()}));
   return whole_piece({.name = name, .dtype = dtype, .shape = shape},
-                     {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()},
-                     Map::dense(Box::whole(shape), bytes_of(dtype)));
+                     {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()});
 }
 
 // All that a step depends on: the parameters, their moments, the number of updates and

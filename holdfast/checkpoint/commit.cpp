@@ -78,10 +78,11 @@ Error torn_save(int64_t step, const std::vector<std::string>& names) {
 }
 
 Committer::Committer(Run& run, Owner* owner, Transport* transport,
-                     const SaverOptions& options)
+                     const SaverOptions& options, Strike strike)
     : run_(run),
       owner_(owner),
       options_(options),
+      strike_(std::move(strike)),
       begin_(run.env(), transport, kBeginTag),
       vote_(run.env(), transport, kVoteTag) {
   if (owner != nullptr && options.keep.has_value()) {
@@ -305,7 +306,7 @@ Result<WrittenShard> Committer::write_shard(SaveTask& task, const Attempt& attem
   const std::string& name = task.plan->shard_name();
   WriteOptions options{.direct = options_.direct,
                        .pack_level = options_.compress,
-                       .strike = options_.strike};
+                       .strike = strike_};
   std::unique_ptr<ParityFile> parity;
   if (options_.parity != 0 && options_.compress == 0) {
     Result<std::unique_ptr<ParityFile>> made =

@@ -27,6 +27,7 @@
 #include "holdfast/checkpoint/saver.h"
 #include "holdfast/checkpoint/write_plan.h"
 #include "holdfast/memory/guard.h"
+#include "holdfast/shard/shard_writer.h"
 #include "holdfast/store/attempt.h"
 #include "holdfast/store/retention.h"
 #include "holdfast/store/run.h"
@@ -89,7 +90,9 @@ Error torn_save(int64_t step, const std::vector<std::string>& names);
 class Committer {
  public:
   // All arguments must outlive the committer. `owner` is null on ranks other than 0.
-  Committer(Run& run, Owner* owner, Transport* transport, const SaverOptions& options);
+  // `strike` is for tests.
+  Committer(Run& run, Owner* owner, Transport* transport, const SaverOptions& options,
+            Strike strike);
 
   // Called on rank 0 only. replicas_differ() is true once replicas were seen to differ;
   // then all saves are dropped. trust_replicas() ends that for saves whose serial is
@@ -142,6 +145,7 @@ class Committer {
   Run& run_;
   Owner* owner_;
   const SaverOptions& options_;
+  const Strike strike_;
   std::atomic<int64_t> trusted_from_{0};
   Channel begin_;
   Channel vote_;

@@ -25,11 +25,7 @@ struct OnADevice : ::testing::TestWithParam<std::tuple<bool, First>> {
   bool has_room() const { return std::get<0>(GetParam()); }
 
   static LocalState state_of(ByteSpan memory) {
-    const Box box{{0, std::ssize(memory)}};
-    return make_local_state(
-               std::vector{whole_piece(
-                   {.name = "w", .dtype = Dtype::kU8, .shape = {std::ssize(memory)}},
-                   memory, Map::dense(box, 1))})
+    return make_local_state(std::vector{whole_piece("w", memory, {std::ssize(memory)})})
         .value();
   }
   std::unique_ptr<Saver> open(bool incremental = false) {

@@ -242,11 +242,8 @@ TEST_F(Sampled, NothingIsSeenWhereNothingHappens) {
 // lines than a small one.
 TEST(SampleLines, AreFewHoweverLargeTheStateIs) {
   for (const int64_t bytes : {int64_t{600} << 20, int64_t{900} << 30}) {
-    const Box box{{0, bytes}};
-    const std::vector<LocalPiece> pieces{
-        whole_piece({.name = "w", .dtype = Dtype::kU8, .shape = Shape{bytes}},
-                    {},  // this test does not read the memory
-                    Map::dense(box, 1))};
+    // This test does not read the memory.
+    const std::vector<LocalPiece> pieces{whole_piece("w", ByteSpan(), {bytes})};
     const size_t lines = SampleLines(pieces, 7).count(0);
     EXPECT_LE(lines, size_t{SampleLines::kMostLines + 3});
     EXPECT_GE(lines, size_t{SampleLines::kMostLines / 2});
@@ -378,8 +375,7 @@ TEST_F(Gather, AWordOfRank0GoesToAllWithIt) {
 TEST_F(Gather, WhatStaysAsItIsIsTheSameObject) {
   LayoutAgreement layouts(env, nullptr, kSoon);
   Bytes memory(28);
-  const Box box = Box::whole(tensor.shape);
-  const std::vector<LocalPiece> pieces{whole_piece(tensor, memory, Map::dense(box, 4))};
+  const std::vector<LocalPiece> pieces{whole_piece(tensor, memory)};
   const auto first = layouts.agree(pieces, true).value();
   EXPECT_EQ(first.collection->layout().holders()[0].name, this_worker(env).name);
   EXPECT_EQ(layouts.agree(pieces, true).value().collection, first.collection);

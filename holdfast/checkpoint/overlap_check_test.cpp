@@ -11,11 +11,12 @@ Result<void> check_two(int64_t first, int64_t second, std::array<int64_t, 2> str
   Memory memory(256);
   std::vector<LocalPiece> tensors;
   for (const auto& [name, at] : {std::pair{"a", first}, std::pair{"b", second}}) {
-    Map map = Map::dense(Box::whole({2, 3}), 4, at);
+    const Box box = Box::whole({2, 3});
+    Map map = Map::dense(box, 4, at);
     map.strides[0] = strides[0];
     map.strides[1] = strides[1];
-    tensors.push_back(whole_piece({.name = name, .dtype = Dtype::kF32, .shape = {2, 3}},
-                                  memory, map));
+    tensors.push_back(make_piece({.name = name, .dtype = Dtype::kF32, .shape = {2, 3}},
+                                 box, memory, map));
   }
   return check_no_overlap(HOLDFAST_TRY(make_local_state(tensors)));
 }

@@ -15,8 +15,13 @@ namespace holdfast {
 
 class RunSaver : public Saver {
  public:
+  // Saver::open(). Tests may pass a fault that strikes what is staged.
+  static Result<std::unique_ptr<Saver>> open(Env& env, const Path& run,
+                                             Transport* transport, SaverOptions options,
+                                             Strike strike);
+
   RunSaver(Env& env, Run run, std::optional<Owner> owner, Transport* transport,
-           SaverOptions options, int ranks_here);
+           SaverOptions options, int ranks_here, Strike strike);
   ~RunSaver() override {
     RunSaver::settle({}, nullptr);
     static_cast<void>(finish(kNoDeadline));

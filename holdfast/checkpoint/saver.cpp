@@ -59,7 +59,7 @@ bool may_pass(const Error& error) {
 }
 
 RunSaver::RunSaver(Env& env, Run run, std::optional<Owner> owner, Transport* transport,
-                   SaverOptions options, int ranks_here)
+                   SaverOptions options, int ranks_here, Strike strike)
     : env_(env),
       transport_(transport),
       run_(std::move(run)),
@@ -68,7 +68,8 @@ RunSaver::RunSaver(Env& env, Run run, std::optional<Owner> owner, Transport* tra
       ranks_here_(ranks_here),
       agree_(env, transport, kAgreeTag),
       close_(env, transport, kCloseTag, true),
-      committer_(run_, owner_.has_value() ? &*owner_ : nullptr, transport, options_),
+      committer_(run_, owner_.has_value() ? &*owner_ : nullptr, transport, options_,
+                 std::move(strike)),
       copier_(env, run_.path(),
               owner_.has_value() ? options_.tiers : std::vector<TierCopy>(),
               options_.events, options_.background, options_.tier_duty),

@@ -85,9 +85,6 @@ struct SaverOptions {
   // computed (shard/parity.h). 0 for none, else from kLeastParity to kMostParity. Older
   // versions of Holdfast check such a file and do not use it.
   double parity = 0;
-  // For tests: a fault of the memory between the copy and the file (shard_writer.h). Has
-  // no effect on compressed shards.
-  std::function<void(int64_t offset, ByteSpan bytes)> strike{};
   // Before the commit, read each shard again and check its digests.
   bool read_back = false;
   int64_t space_reserve = 64 << 20;  // bytes that a save leaves free on the disk

@@ -145,6 +145,12 @@ Result<Opened> open_run(Env& env, const Path& path, Channel& channel,
 
 Result<std::unique_ptr<Saver>> Saver::open(Env& env, const Path& run,
                                            Transport* transport, SaverOptions options) {
+  return RunSaver::open(env, run, transport, std::move(options), {});
+}
+
+Result<std::unique_ptr<Saver>> RunSaver::open(Env& env, const Path& run,
+                                              Transport* transport,
+                                              SaverOptions options, Strike strike) {
   HOLDFAST_TRY(check_options(options));
   const int here = HOLDFAST_TRY(
       ranks_here(env, transport, options.identity, options.timeout).within("open"));
@@ -155,7 +161,7 @@ Result<std::unique_ptr<Saver>> Saver::open(Env& env, const Path& run,
   if (agreed.ok()) {
     return std::unique_ptr<Saver>(std::make_unique<RunSaver>(
         env, std::move(opened->run), std::move(opened->owner), transport,
-        std::move(options), here));
+        std::move(options), here, std::move(strike)));
   }
   if (opened.ok() && opened->owner.has_value()) {
     static_cast<void>(std::move(*opened->owner).release());

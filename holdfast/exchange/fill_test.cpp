@@ -114,9 +114,7 @@ TEST_F(FillTest, TensorsOnDevicesAreFilledAfterTheWorkThatIsQueued) {
   cuda.set(training, tensors[1], std::byte{8});
   LocalNetwork network(*env_, 2);
   on_ranks(2, [&](int r) {
-    const Shape shape{static_cast<int64_t>(kBytes)};
-    LocalPiece piece = whole_piece(tensor_of("w", shape, Dtype::kU8), tensors[r],
-                                   Map::dense(Box::whole(shape), 1));
+    LocalPiece piece = whole_piece("w", tensors[r], {int64_t{kBytes}});
     piece.device = device.get();
     EXPECT_OK(fill_from_peers(*env_, network.endpoint(r),
                               std::vector<LocalPiece>{piece},
@@ -138,11 +136,8 @@ TEST_F(FillTest, ADeviceThatFailsEndsTheCallOnAllRanks) {
     LocalNetwork network(*env_, 2);
     std::vector<std::string> messages(2);
     on_ranks(2, [&](int r) {
-      const Shape shape{static_cast<int64_t>(kBytes)};
       FakeCuda& own = r == failing ? broken : cuda;
-      LocalPiece piece =
-          whole_piece(tensor_of("w", shape, Dtype::kU8), own.new_tensor(kBytes),
-                      Map::dense(Box::whole(shape), 1));
+      LocalPiece piece = whole_piece("w", own.new_tensor(kBytes), {int64_t{kBytes}});
       piece.device = r == failing ? bad.get() : good.get();
       const auto outcome =
           fill_from_peers(*env_, network.endpoint(r), std::vector<LocalPiece>{piece},

@@ -28,9 +28,7 @@ class Failures : public ::testing::Test {
   }
 
   std::vector<LocalPiece> pieces() {
-    const Box box{{0, 8}};
-    return {whole_piece({.name = "w", .dtype = Dtype::kI64, .shape = {8}}, memory_,
-                        Map::dense(box, 8))};
+    return {whole_piece({.name = "w", .dtype = Dtype::kI64, .shape = {8}}, memory_)};
   }
 
   // Resumes from the newest step and trains, one step every minute.

@@ -8,7 +8,7 @@
 #include "holdfast/handover/adopt.h"
 #include "holdfast/handover/leave.h"
 #include "holdfast/job/events.h"
-#include "holdfast/job/run_job_internal.h"
+#include "holdfast/job/job_core_internal.h"
 #include "holdfast/state/object_json.h"
 
 namespace holdfast {
@@ -28,53 +28,54 @@ SkippedStep passed_over(const SharedPlace& place, const FoundStep& step,
 
 }  // namespace
 
-Result<Path> RunJob::hand_over(JobState job) {
-  doing_ = {"the handover after step ", job.step};
-  if (!place_) {
+Result<Path> Job::hand_over(JobState job) {
+  core_->doing_ = {"the handover after step ", job.step};
+  if (!core_->place_) {
     return invalid(
         "hand_over: the job has no place in memory; expected JobOptions::handover");
   }
-  saver_->settle({}, job.stream);
-  LocalState state = HOLDFAST_TRY(layouts_.agree(job.pieces, false));
-  if (job.own != nullptr && transport_ != nullptr) {
+  core_->saver_->settle({}, job.stream);
+  LocalState state = HOLDFAST_TRY(core_->layouts_.agree(job.pieces, false));
+  if (job.own != nullptr && core_->transport_ != nullptr) {
     const LocalPieces separated =
-        HOLDFAST_TRY(separate_replicas(job.pieces, state, job.own, job.stream));
-    state = HOLDFAST_TRY(layouts_.agree(separated, false));
+        HOLDFAST_TRY(core_->separate_replicas(job.pieces, state, job.own, job.stream));
+    state = HOLDFAST_TRY(core_->layouts_.agree(separated, false));
   }
   LeaveRequest request{.state = &state, .stream = job.stream};
   request.objects =
       job.make_objects ? job.make_objects() : Result<SaveObjects>(job.objects);
-  request.manifest =
-      ranks_.coordinator() ? saver_->next_manifest() : Result<Manifest>(Manifest{});
+  request.manifest = core_->ranks_.coordinator() ? core_->saver_->next_manifest()
+                                                 : Result<Manifest>(Manifest{});
   if (request.manifest.ok()) {
     request.manifest->step = job.step;
     request.manifest->metrics = job.metrics;
     request.manifest->parallel = job.parallel;
-    request.manifest->parent = parent_;
+    request.manifest->parent = core_->parent_;
   }
-  request.check_owner = [this] { return saver_->check_owner(); };
-  const Instant start = env_.now();
+  request.check_owner = [this] { return core_->saver_->check_owner(); };
+  const Instant start = core_->env_.now();
   const LeftStep left = HOLDFAST_TRY(
-      leave_in_memory(ranks(), *place_, request,
-                      {.reserve = options_.saver.space_reserve,
-                       .timeout = options_.saver.timeout,
+      leave_in_memory(core_->ranks(), *core_->place_, request,
+                      {.reserve = core_->options_.saver.space_reserve,
+                       .timeout = core_->options_.saver.timeout,
                        // Not the grace: a rank that no longer waits for the slowest one
                        // would save to disk what the others leave in memory.
-                       .write_timeout = options_.saver.write_timeout}));
-  emit(warnings_, env_,
+                       .write_timeout = core_->options_.saver.write_timeout}));
+  emit(core_->warnings_, core_->env_,
        LeftInMemory{.step = job.step,
                     .folder = left.folder.native(),
                     .bytes = left.bytes,
                     .hosts = left.places,
-                    .seconds = seconds_since(start)});
-  has_left_ = false;  // it stays, also if an earlier save becomes durable only now
+                    .seconds = core_->seconds_since(start)});
+  // What was left stays, also if an earlier save becomes durable only now.
+  core_->has_left_ = false;
   return left.folder;
 }
 
 // Restores the newest step on disk, or takes one from memory that is newer than it after
 // all: the newest on disk may be damaged, which is seen only when it is read.
-Result<RestoredState> RunJob::restore_or_adopt(const StateFor& into,
-                                               const RestoreOptions& options) {
+Result<RestoredState> Job::Core::restore_or_adopt(const StateFor& into,
+                                                  const RestoreOptions& options) {
   Result<RestoredState> found =
       restore(env_, saver_->run(), into, transport_, options);
   if (!has_left_ || (!found.ok() && !passes_over(found.error()))) return found;
@@ -93,7 +94,7 @@ Result<RestoredState> RunJob::restore_or_adopt(const StateFor& into,
 
 // The newest step in memory that can be taken, if it is newer than those on disk, or
 // than what was found there.
-Result<std::optional<RestoredState>> RunJob::adopt_left(
+Result<std::optional<RestoredState>> Job::Core::adopt_left(
     const StateFor& into, const RestoreOptions& options,
     std::vector<SkippedStep>& skipped, const Result<RestoredState>* found) {
   if (!place_) return std::optional<RestoredState>();
@@ -129,9 +130,9 @@ Result<std::optional<RestoredState>> RunJob::adopt_left(
 }
 
 // Fails with kNotFound if a part of the step went with its host, and as adopt() does.
-Result<RestoredState> RunJob::take_left(const Survey& survey, const FoundStep& left,
-                                        const StateFor& into,
-                                        const RestoreOptions& options) {
+Result<RestoredState> Job::Core::take_left(const Survey& survey, const FoundStep& left,
+                                           const StateFor& into,
+                                           const RestoreOptions& options) {
   if (left.lost()) {
     const std::string why = HOLDFAST_TRY(
         name_lost_box(ranks(), *place_, left, options_.saver.timeout));
@@ -152,7 +153,8 @@ Result<RestoredState> RunJob::take_left(const Survey& survey, const FoundStep& l
 }
 
 // True if the run directory has a whole step that is newer.
-Result<bool> RunJob::is_older(const Manifest& left, std::optional<int64_t> step) const {
+Result<bool> Job::Core::is_older(const Manifest& left,
+                                 std::optional<int64_t> step) const {
   const Run run = HOLDFAST_TRY(Run::open(env_, saver_->run()));
   const StepList list = HOLDFAST_TRY(run.steps());
   for (const SkippedStep& one : list.skipped) {
@@ -171,8 +173,9 @@ Result<bool> RunJob::is_older(const Manifest& left, std::optional<int64_t> step)
 }
 
 // Rank 0 looks, and tells all ranks.
-Result<bool> RunJob::agree_is_older(const FoundStep& left, std::optional<int64_t> step,
-                                    const Result<RestoredState>* found) {
+Result<bool> Job::Core::agree_is_older(const FoundStep& left,
+                                       std::optional<int64_t> step,
+                                       const Result<RestoredState>* found) {
   Message said{.kind = "newer"};
   if (ranks_.coordinator()) {
     const Result<bool> older =
@@ -187,20 +190,21 @@ Result<bool> RunJob::agree_is_older(const FoundStep& left, std::optional<int64_t
   return heard[0].kind == "older";
 }
 
-Result<std::optional<Object>> RunJob::left_objects() {
-  const Result<StepList> left = place_ ? place_->list_steps() : StepList();
+Result<std::optional<Object>> Job::left_objects() {
+  const Result<StepList> left =
+      core_->place_ ? core_->place_->list_steps() : StepList();
   if (!left.ok() || left->steps.empty()) return std::optional<Object>();
   const Step& newest = left->steps.front();
-  if (HOLDFAST_TRY(is_older(newest.manifest, std::nullopt))) {
+  if (HOLDFAST_TRY(core_->is_older(newest.manifest, std::nullopt))) {
     return std::optional<Object>();
   }
   const Path path = newest.folder / objects_name();
-  const Bytes bytes = HOLDFAST_TRY(env_.read_file(path));
+  const Bytes bytes = HOLDFAST_TRY(core_->env_.read_file(path));
   return std::optional(HOLDFAST_TRY(decode_object(bytes, path.native())));
 }
 
 // A job that was started without the option does not look for what it had left before.
-void RunJob::warn_of_left(const Result<RestoredState>& restored) {
+void Job::Core::warn_of_left(const Result<RestoredState>& restored) {
   if (place_ || !ranks_.coordinator()) return;
   const SharedPlace place(env_, kSharedMemory, saver_->run(), saver_->run_id());
   const Result<StepList> left = place.list_steps();
@@ -212,7 +216,7 @@ void RunJob::warn_of_left(const Result<RestoredState>& restored) {
 }
 
 // Removes what is in memory once a save of this process is durable, which is newer.
-void RunJob::forget_left() {
+void Job::Core::forget_left() {
   if (!has_left_ || !replaces_left_ || !replaces_left_->is_done()) return;
   const Result<Durable> durable = replaces_left_->durable();
   if (durable.ok()) {
@@ -225,7 +229,7 @@ void RunJob::forget_left() {
 
 // Removes what is in memory and not needed any more. Called before this job lets go of
 // the run, because the next job may leave its state there.
-void RunJob::clear_left(Instant deadline) {
+void Job::Core::clear_left(Instant deadline) {
   if (!place_) return;
   if (has_left_ && replaces_left_) {
     saver_->settle();
@@ -239,7 +243,7 @@ void RunJob::clear_left(Instant deadline) {
 // owner files of the run may be lost, or older than these steps if the run directory is
 // a copy that was put back. With a smaller epoch, what this job saves would be older than
 // what was left before. All ranks call it together, each with that of its own host.
-Result<int64_t> RunJob::greatest_left_epoch(int64_t of_host) const {
+Result<int64_t> Job::Core::greatest_left_epoch(int64_t of_host) const {
   const Message own{.serial = of_host, .kind = "epoch"};
   int64_t greatest = 0;
   for (const Message& said : HOLDFAST_TRY(
@@ -252,7 +256,7 @@ Result<int64_t> RunJob::greatest_left_epoch(int64_t of_host) const {
 // The same of this rank's host. What cannot be read now may be read later, so its epoch
 // counts as that of a run whose tiers cannot be read: the seconds since 1970. So does what
 // belongs to a copy of this run, which may be taken for this run when one of them is moved.
-int64_t RunJob::left_epoch(const Path& run) const {
+int64_t Job::Core::left_epoch(const Path& run) const {
   const auto now = std::chrono::floor<std::chrono::seconds>(env_.wall_now());
   const int64_t unknown = now.time_since_epoch().count();
   const Result<Run> opened = Run::open(env_, run);

@@ -35,12 +35,10 @@ class RankState {
   }
 
   LocalPieces pieces() {
-    const Box rows{{first_, last_}, {0, kColumns}}, all{{0, kColumns}};
+    const Box rows{{first_, last_}, {0, kColumns}};
     return std::vector<LocalPiece>{
-        make_piece({.name = "w", .dtype = Dtype::kF32, .shape = {kRows, kColumns}}, rows,
-                   std::as_writable_bytes(std::span(rows_)), Map::dense(rows, 4)),
-        make_piece({.name = "b", .dtype = Dtype::kF32, .shape = {kColumns}}, all,
-                   std::as_writable_bytes(std::span(bias_)), Map::dense(all, 4))};
+        make_piece("w", std::span(rows_), {kRows, kColumns}, rows),
+        whole_piece("b", std::span(bias_), {kColumns})};
   }
 
   void set(int64_t step) {

@@ -9,7 +9,7 @@
 #include "holdfast/checkpoint/wire_tags.h"
 #include "holdfast/env/event_log.h"
 #include "holdfast/job/events.h"
-#include "holdfast/job/run_job_internal.h"
+#include "holdfast/job/job_core_internal.h"
 #include "holdfast/schedule/learn.h"
 #include "holdfast/store/location.h"
 #include "holdfast/store/run.h"
@@ -69,12 +69,10 @@ Error none_is_whole(const Path& run, const SkippedStep& newest) {
       run.native(), newest.folder, newest.error.message());
 }
 
-double seconds(Duration time) { return std::chrono::duration<double>(time).count(); }
-
 }  // namespace
 
-RunJob::RunJob(Env& env, const Path& run, Transport* transport, JobOptions options,
-               Scheduler scheduler)
+Job::Core::Core(Env& env, const Path& run, Transport* transport, JobOptions options,
+                Scheduler scheduler)
     : env_(env),
       transport_(transport),
       log_(open_log(env, run, transport == nullptr ? 0 : transport->rank(), options)),
@@ -95,15 +93,15 @@ RunJob::RunJob(Env& env, const Path& run, Transport* transport, JobOptions optio
        .tell = [this](const std::vector<int>& missing) { tell_late(missing); }});
 }
 
-std::string RunJob::Doing::text() const {
+std::string Job::Core::Doing::text() const {
   return step.has_value() ? fmt::format("{}{}", words, *step) : std::string(words);
 }
 
-RunJob::~RunJob() {
+Job::Core::~Core() {
   if (transport_ != nullptr) transport_->set_late_watch({});
 }
 
-void RunJob::tell_late(const std::vector<int>& missing) {
+void Job::Core::tell_late(const std::vector<int>& missing) {
   const Duration waited = transport_->late_watch().after;
   emit(warnings_, env_,
        RanksLate{.rank = transport_->rank(),
@@ -118,13 +116,17 @@ Result<std::unique_ptr<Job>> Job::open(Env& env, const Path& run, Transport* tra
   options = with_workers(std::move(options), transport);
   Scheduler scheduler =
       HOLDFAST_TRY(Scheduler::create(options.schedule).within("schedule"));
-  auto job = std::make_unique<RunJob>(env, run, transport, std::move(options),
-                                      std::move(scheduler));
-  HOLDFAST_TRY(job->open_run(run));
-  return std::unique_ptr<Job>(std::move(job));
+  auto core = std::make_unique<Core>(env, run, transport, std::move(options),
+                                     std::move(scheduler));
+  HOLDFAST_TRY(core->open_run(run));
+  return std::unique_ptr<Job>(new Job(std::move(core)));
 }
 
-Result<void> RunJob::open_run(const Path& run) {
+Job::Job(std::unique_ptr<Core> core) : core_(std::move(core)) {}
+
+Job::~Job() = default;
+
+Result<void> Job::Core::open_run(const Path& run) {
   HOLDFAST_TRY(fetch(run));
   SaverOptions options = options_.saver;
   options.known_epoch = HOLDFAST_TRY(greatest_left_epoch(left_epoch(run)));
@@ -146,7 +148,7 @@ Result<void> RunJob::open_run(const Path& run) {
 
 // Rank 0 copies the newest step from the tiers. The other ranks wait for its result for
 // as long as writing a step may take.
-Result<void> RunJob::fetch(const Path& run) {
+Result<void> Job::Core::fetch(const Path& run) {
   const std::vector<std::shared_ptr<StorageTier>> tiers =
       tiers_of(options_.saver.tiers);
   if (tiers.empty()) return {};
@@ -162,41 +164,44 @@ Result<void> RunJob::fetch(const Path& run) {
   return {};
 }
 
-Result<void> RunJob::check_new(std::string_view expected) {
+Result<void> Job::check_new(std::string_view expected) {
   std::string newest;
-  const auto step =
-      ranks_.coordinator() ? greatest_step(env_, saver_->run()) : std::nullopt;
+  const auto step = core_->ranks_.coordinator()
+                        ? greatest_step(core_->env_, core_->saver_->run())
+                        : std::nullopt;
   if (step) newest = step->text();
   // Each host has a memory of its own. What cannot be read there may be a step.
-  const auto left = place_ ? place_->steps() : std::vector<Step>();
-  if (newest.empty() && !left.ok()) newest = place_->path();
+  const auto left = core_->place_ ? core_->place_->steps() : std::vector<Step>();
+  if (newest.empty() && !left.ok()) newest = core_->place_->path();
   if (newest.empty() && left.ok() && !left->empty()) newest = left->front().folder;
   const std::vector<Bytes> all = HOLDFAST_TRY(gather(std::as_bytes(std::span(newest))));
   const auto said =
       std::ranges::find_if(all, [](const Bytes& one) { return !one.empty(); });
   if (said == all.end()) return {};
-  return invalid("{}: {} is there already; expected {}", saver_->run().native(),
+  return invalid("{}: {} is there already; expected {}", core_->saver_->run().native(),
                  text_of(*said), expected);
 }
 
-Result<void> RunJob::attach(const LocalPieces& pieces, CudaStream stream,
-                            const OwnPieces& own) {
-  doing_ = {"the first look at the state"};
+Result<void> Job::attach(const LocalPieces& pieces, CudaStream stream,
+                         const OwnPieces& own) {
+  core_->doing_ = {"the first look at the state"};
   static_cast<void>(settle({}, stream));
-  LocalState state = HOLDFAST_TRY(layouts_.agree(pieces, own == nullptr, stream));
-  if (own != nullptr && transport_ != nullptr) {
+  LocalState state =
+      HOLDFAST_TRY(core_->layouts_.agree(pieces, own == nullptr, stream));
+  if (own != nullptr && core_->transport_ != nullptr) {
     const LocalPieces separated =
-        HOLDFAST_TRY(separate_replicas(pieces, state, own, stream));
-    state = HOLDFAST_TRY(layouts_.agree(separated, false));
+        HOLDFAST_TRY(core_->separate_replicas(pieces, state, own, stream));
+    state = HOLDFAST_TRY(core_->layouts_.agree(separated, false));
   }
-  return saver_->prepare(state);
+  return core_->saver_->prepare(state);
 }
 
 // Compares all replicas. Returns the pieces as they are if the replicas are equal, and
 // what `own` makes of them otherwise.
-Result<LocalPieces> RunJob::separate_replicas(const LocalPieces& pieces,
-                                              const LocalState& state,
-                                              const OwnPieces& own, CudaStream stream) {
+Result<LocalPieces> Job::Core::separate_replicas(const LocalPieces& pieces,
+                                                 const LocalState& state,
+                                                 const OwnPieces& own,
+                                                 CudaStream stream) {
   const std::vector<Differing> found = HOLDFAST_TRY(layouts_.differing(state, stream));
   if (found.empty()) return pieces;
   emit(*options_.saver.events, env_,
@@ -209,196 +214,120 @@ Result<LocalPieces> RunJob::separate_replicas(const LocalPieces& pieces,
   return separated;
 }
 
-Result<RestoredState> RunJob::resume(const LocalPieces& pieces,
-                                     const RestoreOptions& options) {
+Result<RestoredState> Job::resume(const LocalPieces& pieces,
+                                  const RestoreOptions& options) {
   return resume([&](const StepFiles&) { return Result<LocalPieces>(pieces); }, options);
 }
 
-Result<RestoredState> RunJob::resume(const PiecesFor& pieces_for,
-                                     const RestoreOptions& options) {
-  doing_ = {"resume()"};
-  saver_->settle({}, options.stream);
+Result<RestoredState> Job::resume(const PiecesFor& pieces_for,
+                                  const RestoreOptions& options) {
+  core_->doing_ = {"resume()"};
+  core_->saver_->settle({}, options.stream);
   LocalState state;
   const auto state_for = [&](const StepFiles& step) -> Result<const LocalState*> {
     const Result<LocalPieces> pieces = pieces_for(step);
-    if (!pieces.ok()) return layouts_.fail(pieces.error());
+    if (!pieces.ok()) return core_->layouts_.fail(pieces.error());
     // Replicas need not be equal here: their values are about to be overwritten.
-    state = HOLDFAST_TRY(layouts_.agree(*pieces, false));
+    state = HOLDFAST_TRY(core_->layouts_.agree(*pieces, false));
     return &state;
   };
   RestoreOptions told = options;
-  if (told.events == nullptr) told.events = options_.saver.events;
-  if (told.tiers.empty()) told.tiers = tiers_of(options_.saver.tiers);
-  told.allow_unreachable_tiers |= options_.saver.allow_unreachable_tiers;
+  if (told.events == nullptr) told.events = core_->options_.saver.events;
+  if (told.tiers.empty()) told.tiers = tiers_of(core_->options_.saver.tiers);
+  told.allow_unreachable_tiers |= core_->options_.saver.allow_unreachable_tiers;
   std::vector<SkippedStep> passed;
-  tried_left_.clear();
+  core_->tried_left_.clear();
   std::optional<RestoredState> left =
-      HOLDFAST_TRY(adopt_left(state_for, told, passed, nullptr));
+      HOLDFAST_TRY(core_->adopt_left(state_for, told, passed, nullptr));
   Result<RestoredState> found = left ? Result<RestoredState>(*std::move(left))
-                                     : restore_or_adopt(state_for, told);
-  warn_of_left(found);
+                                     : core_->restore_or_adopt(state_for, told);
+  core_->warn_of_left(found);
   if (!found.ok() && is_missing(found.error()) && !passed.empty()) {
-    return none_is_whole(saver_->run(), passed.front());
+    return none_is_whole(core_->saver_->run(), passed.front());
   }
   RestoredState restored = HOLDFAST_TRY(std::move(found));
-  if (ranks_.coordinator()) {
+  if (core_->ranks_.coordinator()) {
     restored.skipped.insert(restored.skipped.begin(), passed.begin(), passed.end());
   }
-  if (restored.folder == fetched_.folder) restored.tier = fetched_.tier;
-  parent_ = restored.folder.filename().native();
-  resumed_ = appointed_ = restored.step;
-  HOLDFAST_TRY(saver_->prepare(state));
+  if (restored.folder == core_->fetched_.folder) restored.tier = core_->fetched_.tier;
+  core_->parent_ = restored.folder.filename().native();
+  core_->resumed_ = core_->appointed_ = restored.step;
+  HOLDFAST_TRY(core_->saver_->prepare(state));
   return restored;
 }
 
-Result<std::vector<Bytes>> RunJob::gather(ByteView own) {
-  if (transport_ == nullptr) return std::vector<Bytes>{copy_of(own)};
-  return transport_->all_gather(
-      own, env_.now() + options_.saver.timeout + options_.saver.write_timeout);
+Result<std::vector<Bytes>> Job::gather(ByteView own) {
+  if (core_->transport_ == nullptr) return std::vector<Bytes>{copy_of(own)};
+  const SaverOptions& saver = core_->options_.saver;
+  return core_->transport_->all_gather(
+      own, core_->env_.now() + saver.timeout + saver.write_timeout);
 }
 
-Result<bool> RunJob::any(bool own) {
-  if (transport_ == nullptr) return own;
+Result<bool> Job::any(bool own) {
+  if (core_->transport_ == nullptr) return own;
   const std::byte said{static_cast<unsigned char>(own)};
-  const std::vector<Bytes> all = HOLDFAST_TRY(
-      transport_->all_gather(ByteView(&said, 1), env_.now() + options_.saver.timeout));
+  const Instant deadline = core_->env_.now() + core_->options_.saver.timeout;
+  const std::vector<Bytes> all =
+      HOLDFAST_TRY(core_->transport_->all_gather(ByteView(&said, 1), deadline));
   return std::ranges::any_of(all, [](const Bytes& one) {
     return !one.empty() && one.front() != std::byte{0};
   });
 }
 
-bool RunJob::all_agree(bool own, Duration at_most) {
-  doing_ = {"close()"};
-  if (transport_ == nullptr) return own;
+bool Job::all_agree(bool own, Duration at_most) {
+  core_->doing_ = {"close()"};
+  if (core_->transport_ == nullptr) return own;
   const Result<void> word = own ? Result<void>() : unavailable("a rank does not agree");
-  return end_.agree(word, at_most).ok();
+  return core_->end_.agree(word, at_most).ok();
 }
 
-// Called in every step: formats nothing unless the job is to stop.
-std::optional<std::string> RunJob::why_to_stop() const {
-  if (stop_why_.has_value() || signals_ == nullptr) return stop_why_;
-  const std::optional<int> signal = signals_->caught();
-  return signal ? std::optional(fmt::format("signal {}", *signal)) : std::nullopt;
-}
+std::vector<std::string> Job::take_warnings() { return core_->warnings_.take(); }
 
-Result<Due> RunJob::due(int64_t step, bool updated) {
-  doing_ = {"step ", step};
-  reached_ = std::max(reached_, step);
-  if (!asked_) {
-    if (const std::optional<std::string> why = why_to_stop()) {
-      asked_ = true;
-      HOLDFAST_TRY(agenda_.ask_to_stop(*why));
-    }
-  }
-  if (ranks_.coordinator() && updated) consult(step);
-  Result<Due> due = agenda_.at(step);
-  // This runs in every step, so the context is made only for an error.
-  if (!due.ok()) {
-    return std::move(due).within(doing_.text() + ": waiting for what is due");
-  }
-  forget_left();
-  stopping_ |= due->stop;
-  return due;
-}
+std::vector<std::string> Job::take_notes() { return core_->warnings_.take_notes(); }
 
-void RunJob::consult(int64_t step) {
-  if (!std::exchange(started_, true)) {
-    scheduler_.start(step, env_.now(), resumed_.has_value(), learned_);
-  }
-  learn_outcome();
-  // A cadence in steps is not handled here: decide() knows its steps ahead of time.
-  const bool by_steps = std::holds_alternative<EverySteps>(options_.schedule.every);
-  if (scheduler_.step(step, env_.now()) && (!by_steps || scheduler_.is_obliged())) {
-    if (retries_.failing()) {
-      scheduler_.dropped(step);
-    } else {
-      wanted_ = scheduler_.reason();
-    }
-  }
-  // An error that must end training is reported by a save, because all ranks take part
-  // in a save and so fail together.
-  if (retries_.is_due(env_.now()) || saver_->has_to_raise()) {
-    wanted_ = "the last one failed";
-  }
-}
+bool Job::may_tear() const { return core_->saver_->may_tear(); }
 
-// Tells the scheduler and the retries how the newest save ended, once it has ended.
-void RunJob::learn_outcome() {
-  if (!newest_.has_value() || !newest_->handle.is_done()) return;
-  const Newest save = *std::exchange(newest_, std::nullopt);
-  const Result<Durable> outcome = save.handle.durable();
-  if (outcome.ok()) {
-    retries_.succeeded();
-    const Duration persist = save.handle.done_at().value_or(env_.now()) - save.begun;
-    emit(warnings_, env_,
-         SaveCost{.step = save.step,
-                  .stall = seconds(save.stall),
-                  .persist = seconds(persist)});
-    return scheduler_.durable(save.step, persist, save.bytes);
-  }
-  scheduler_.dropped(save.step);
-  if (save.handle.is_torn()) {
-    wanted_ = "the last one was torn, or its replicas differed";
-  } else if (may_pass(outcome.error())) {
-    retries_.failed(env_.now());
-  }
-}
+EventSink& Job::events() { return core_->warnings_; }
 
-std::optional<Appointment> RunJob::decide(int64_t first, int64_t last) {
-  if (wanted_.has_value()) {
-    const std::string why = *std::exchange(wanted_, std::nullopt);
-    return Appointment{.step = first, .due = {.save = true, .why = why}};
-  }
-  const auto* const every = std::get_if<EverySteps>(&options_.schedule.every);
-  if (every == nullptr || retries_.failing()) return std::nullopt;
-  // Steps count from 0: after step n - 1, n steps are done.
-  const int64_t done = std::max(appointed_, first - 1) + 1;
-  const int64_t step = (done / every->steps + 1) * every->steps - 1;
-  if (step > last) return std::nullopt;
-  appointed_ = step;
-  return Appointment{
-      .step = step,
-      .due = {.save = true, .why = "every " + to_string(options_.schedule.every)}};
-}
-
-Result<SaveHandle> RunJob::save(JobState job) {
-  doing_ = {"the save after step ", job.step};
+Result<SaveHandle> Job::save(JobState job) {
+  core_->doing_ = {"the save after step ", job.step};
   std::optional<Message> decision;
-  LocalState state = HOLDFAST_TRY(agree(job, decision));
+  LocalState state = HOLDFAST_TRY(core_->agree(job, decision));
   if (decision->kind == kCompare) {
-    HOLDFAST_TRY(separate_replicas_of(job, state));
-    state = HOLDFAST_TRY(agree(job, decision));
+    HOLDFAST_TRY(core_->separate_replicas_of(job, state));
+    state = HOLDFAST_TRY(core_->agree(job, decision));
   }
-  const Instant start = env_.now();
-  SaveHandle handle = HOLDFAST_TRY(
-      saver_->save({.step = job.step,
-                    .state = &state,
-                    .objects = std::move(job.objects),
-                    .make_objects = std::move(job.make_objects),
-                    .metrics = job.metrics,
-                    .parallel = job.parallel,
-                    .parent = parent_,
-                    .why = job.why,
-                    .automatic = job.automatic,
-                    .stream = job.stream,
-                    .compare = job.own != nullptr && false_alarms_ < kFalseAlarms,
-                    .decision = &*decision}));
-  if (has_left_) forget_left();
+  const Instant start = core_->env_.now();
+  const bool compare = job.own != nullptr && core_->false_alarms_ < kFalseAlarms;
+  SaveHandle handle =
+      HOLDFAST_TRY(core_->saver_->save({.step = job.step,
+                                        .state = &state,
+                                        .objects = std::move(job.objects),
+                                        .make_objects = std::move(job.make_objects),
+                                        .metrics = job.metrics,
+                                        .parallel = job.parallel,
+                                        .parent = core_->parent_,
+                                        .why = job.why,
+                                        .automatic = job.automatic,
+                                        .stream = job.stream,
+                                        .compare = compare,
+                                        .decision = &*decision}));
+  if (core_->has_left_) core_->forget_left();
   // The first save stays the one that is waited for, as later ones may be skipped.
-  if (has_left_ && !replaces_left_) replaces_left_ = handle;
-  const Instant begun = env_.now();
-  newest_ = {.handle = handle,
-             .step = job.step,
-             .begun = begun,
-             .bytes = state.collection->bytes(),
-             .stall = begun - start};
+  if (core_->has_left_ && !core_->replaces_left_) core_->replaces_left_ = handle;
+  const Instant begun = core_->env_.now();
+  core_->newest_ = {.handle = handle,
+                    .step = job.step,
+                    .begun = begun,
+                    .bytes = state.collection->bytes(),
+                    .stall = begun - start};
   return handle;
 }
 
 // Compares all replicas, because the last save found some that differ. If they are
 // equal now, the program wrote to them while the save compared them. After kFalseAlarms
 // such false alarms, saves no longer compare replicas and are no longer dropped for it.
-Result<void> RunJob::separate_replicas_of(JobState& job, const LocalState& state) {
+Result<void> Job::Core::separate_replicas_of(JobState& job, const LocalState& state) {
   LocalPieces separated =
       HOLDFAST_TRY(separate_replicas(job.pieces, state, job.own, job.stream));
   if (separated == job.pieces && ++false_alarms_ == kFalseAlarms) {
@@ -412,8 +341,8 @@ Result<void> RunJob::separate_replicas_of(JobState& job, const LocalState& state
 
 // Agrees with all ranks on the layout. The same messages carry rank 0's decision about
 // the save, which is put into `decision`.
-Result<LocalState> RunJob::agree(const JobState& job,
-                                 std::optional<Message>& decision) {
+Result<LocalState> Job::Core::agree(const JobState& job,
+                                    std::optional<Message>& decision) {
   Bytes word;
   decision.reset();
   if (ranks_.coordinator()) {
@@ -428,55 +357,55 @@ Result<LocalState> RunJob::agree(const JobState& job,
   return state;
 }
 
-Result<Durable> RunJob::wait_stopped(const SaveHandle& handle) {
-  saver_->settle();
-  return handle.durable(env_.now() + options_.grace);
+Result<Durable> Job::wait_stopped(const SaveHandle& handle) {
+  core_->saver_->settle();
+  return handle.durable(core_->env_.now() + core_->options_.grace);
 }
 
-Settled RunJob::settle(const std::vector<std::string>& changed, CudaStream stream) {
-  const Instant start = env_.now();
-  if (options_.saver.guard == Guard::kOff && newest_.has_value()) {
+Settled Job::settle(const std::vector<std::string>& changed, CudaStream stream) {
+  const Instant start = core_->env_.now();
+  if (core_->options_.saver.guard == Guard::kOff && core_->newest_.has_value()) {
     // Without a guard, Saver::settle() does not wait for the copy, so this call does.
-    static_cast<void>(newest_->handle.captured());
+    static_cast<void>(core_->newest_->handle.captured());
   }
-  Settled settled = saver_->settle(changed, stream);
+  Settled settled = core_->saver_->settle(changed, stream);
   const Duration waited =
-      env_.now() - start + std::exchange(awaited_, Duration::zero());
+      core_->env_.now() - start + std::exchange(core_->awaited_, Duration::zero());
   settled.waited = std::chrono::duration<double>(waited).count();
-  if (newest_.has_value() && !std::exchange(newest_->settled, true)) {
-    newest_->stall += waited;
-    scheduler_.captured(newest_->step, newest_->stall);
+  if (core_->newest_.has_value() && !std::exchange(core_->newest_->settled, true)) {
+    core_->newest_->stall += waited;
+    core_->scheduler_.captured(core_->newest_->step, core_->newest_->stall);
   }
   return settled;
 }
 
-Result<void> RunJob::await_capture(Instant deadline) {
-  const Instant start = env_.now();
+Result<void> Job::await_capture(Instant deadline) {
+  const Instant start = core_->env_.now();
   Result<void> captured;
-  if (options_.saver.guard != Guard::kOff) {
-    captured = saver_->await_capture(deadline);
-  } else if (newest_.has_value()) {
-    captured = newest_->handle.captured(deadline);
+  if (core_->options_.saver.guard != Guard::kOff) {
+    captured = core_->saver_->await_capture(deadline);
+  } else if (core_->newest_.has_value()) {
+    captured = core_->newest_->handle.captured(deadline);
   }
-  awaited_ += env_.now() - start;
+  core_->awaited_ += core_->env_.now() - start;
   return captured;
 }
 
-Result<void> RunJob::close(Instant deadline) {
-  doing_ = {"close()"};
-  clear_left(deadline);
-  return let_go(saver_->close(deadline), true);
+Result<void> Job::close(Instant deadline) {
+  core_->doing_ = {"close()"};
+  core_->clear_left(deadline);
+  return core_->let_go(core_->saver_->close(deadline), true);
 }
 
-Result<void> RunJob::close_alone(Instant deadline, bool orderly) {
-  clear_left(deadline);
-  return let_go(saver_->close_alone(deadline), orderly);
+Result<void> Job::close_alone(Instant deadline, bool orderly) {
+  core_->clear_left(deadline);
+  return core_->let_go(core_->saver_->close_alone(deadline), orderly);
 }
 
 // Restores the previous signal handlers after the last save has finished. If a signal
 // came too late for a step to stop at, it now does what it does by default. After a
 // timeout saves are still under way, so the handlers stay.
-Result<void> RunJob::let_go(Result<void> closed, bool orderly) {
+Result<void> Job::Core::let_go(Result<void> closed, bool orderly) {
   if (closed.ok() && orderly) emit(warnings_, env_, JobClosed{});
   if (!closed.ok() && closed.error().code() == ErrorCode::kTimeout) return closed;
   const std::optional<int> late =

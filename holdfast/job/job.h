@@ -92,13 +92,13 @@ class Job {
   // point to must outlive the job.
   static Result<std::unique_ptr<Job>> open(Env& env, const Path& run,
                                            Transport* transport, JobOptions options);
-  virtual ~Job() = default;
+  ~Job();
 
   // Fails with kInvalid, on all ranks, if the run has steps. For a program that begins
   // a new training: it would take steps of another training for older ones of its own,
   // and remove them. `expected` says in the message what to do instead. All ranks call
   // it together.
-  virtual Result<void> check_new(std::string_view expected) = 0;
+  Result<void> check_new(std::string_view expected);
 
   // Checks the pieces before the first step: the pieces of all ranks tile the tensors,
   // and replicas are equal. Also makes the staging ring. Not needed after resume().
@@ -106,76 +106,76 @@ class Job {
   // replicas. Pieces on devices are read after the work that `stream` has been given so
   // far. Fails if replicas differ, unless `own` is set, which then renames or removes
   // them.
-  virtual Result<void> attach(const LocalPieces& pieces, CudaStream stream = nullptr,
-                              const OwnPieces& own = {}) = 0;
+  Result<void> attach(const LocalPieces& pieces, CudaStream stream = nullptr,
+                      const OwnPieces& own = {});
 
   // Fills the pieces from the newest undamaged checkpoint; see restore(). Reads from
   // the job's tiers unless the options name others; options.stream is training's
   // stream. Fails with kNotFound if there is no checkpoint.
-  virtual Result<RestoredState> resume(const LocalPieces& pieces,
-                                       const RestoreOptions& options = {}) = 0;
+  Result<RestoredState> resume(const LocalPieces& pieces,
+                               const RestoreOptions& options = {});
   // The same for pieces that `pieces_for` makes to fit the checkpoint. It is called on
   // all ranks, once for every step that is tried.
-  virtual Result<RestoredState> resume(const PiecesFor& pieces_for,
-                                       const RestoreOptions& options = {}) = 0;
+  Result<RestoredState> resume(const PiecesFor& pieces_for,
+                               const RestoreOptions& options = {});
 
   // What all ranks do after this step. `updated` says whether the model was updated
   // since the last call; if it was not, the schedule asks for no new save, and only a
   // stop does.
-  virtual Result<Due> due(int64_t step, bool updated = true) = 0;
+  Result<Due> due(int64_t step, bool updated = true);
   // True if any rank passes true. All ranks call it together.
-  virtual Result<bool> any(bool own) = 0;
+  Result<bool> any(bool own);
   // What every rank passes, by rank. All ranks call it together, and wait for each other
   // for as long as they wait for what is due. Meant for small messages.
-  virtual Result<std::vector<Bytes>> gather(ByteView own) = 0;
+  Result<std::vector<Bytes>> gather(ByteView own);
   // True if every rank passes true within that time. False if one passes false, has not
   // called it by then, or is gone; all ranks that call it get the same answer, or, where
   // messages are lost, false. So a rank may call it that does not know whether the
   // others still do.
-  virtual bool all_agree(bool own, Duration at_most) = 0;
+  bool all_agree(bool own, Duration at_most);
   // Reports the loss after a step to policies that use it. Not every step needs a
   // report.
-  virtual void loss(int64_t step, double value) = 0;
+  void loss(int64_t step, double value);
   // Asks for a save outside the schedule; all ranks make it soon. Only the call on rank
   // 0 has an effect. While saves fail the call is ignored, because it is decided
   // elsewhere when the next save is tried (retries.h).
-  virtual void want(const std::string& why) = 0;
+  void want(const std::string& why);
   // Asks all ranks to save and stop soon, as a stop signal does, for the reason `why`.
   // Any rank may call it, more than once.
-  virtual void ask_to_stop(const std::string& why) = 0;
+  void ask_to_stop(const std::string& why);
   // The interval that the policy has found, and why: one line.
-  virtual std::string explain() const = 0;
+  std::string explain() const;
   // What went wrong since the last call and did not stop the job: one sentence each.
   // May be called from any thread at any time, also while the training thread waits for
   // other ranks. It is meant for a thread that calls it every second.
-  virtual std::vector<std::string> take_warnings() = 0;
+  std::vector<std::string> take_warnings();
   // What the job did since the last call that a person should know, such as steps
   // removed from a tier: one sentence each. May be called from any thread at any time.
-  virtual std::vector<std::string> take_notes() = 0;
+  std::vector<std::string> take_notes();
   // Saves, on all ranks together, whether a save was due or not. The save after which
   // the job stops waits until earlier saves leave room, whatever Backpressure says.
-  virtual Result<SaveHandle> save(JobState state) = 0;
+  Result<SaveHandle> save(JobState state);
   // Leaves the state in the memory of the hosts (handover/leave.h) instead of a last save,
   // for the processes that are started next: on any number of ranks, with any layout. It
   // is not durable: a step that has lost a part with a host is passed over by resume().
   // Returns the folder on this host. Fails on all ranks alike, and training may then save
   // as usual: with kNoSpace if a host has no room.
-  virtual Result<Path> hand_over(JobState state) = 0;
+  Result<Path> hand_over(JobState state);
   // The objects, the same on all ranks, of the newest step in the memory of this host, if
   // it is newer than those on disk; nullopt if there is none. Whether other hosts have
   // the rest of the step is not asked.
-  virtual Result<std::optional<Object>> left_objects() = 0;
+  Result<std::optional<Object>> left_objects();
   // Waits at most JobOptions::grace for the last save to be durable.
-  virtual Result<Durable> wait_stopped(const SaveHandle& handle) = 0;
+  Result<Durable> wait_stopped(const SaveHandle& handle);
   // settle() must be called before the pieces change. Both do what the functions of the
   // same name in Saver do.
-  virtual bool may_tear() const = 0;
-  virtual Settled settle(const std::vector<std::string>& changed = {},
-                         CudaStream stream = nullptr) = 0;
+  bool may_tear() const;
+  Settled settle(const std::vector<std::string>& changed = {},
+                 CudaStream stream = nullptr);
 
   // Waits until the save is captured, as settle() does, but checks nothing
   // (Saver::await_capture).
-  virtual Result<void> await_capture(Instant deadline) = 0;
+  Result<void> await_capture(Instant deadline);
 
   // After a rank was lost, on every survivor: drop_saves() ends the saves under way, and
   // when the transport reaches the new set of processes (switch_transport.h), rejoin()
@@ -184,22 +184,29 @@ class Job {
   //   close the transport; drop_saves(); replace the transport; rejoin()
   //
   // The tensors may change after drop_saves(). rejoin() is kInvalid without it, because a
-  // save under way would send its messages to the new processes. A save that was dropped is made again soon, and no save is due at the steps that any
-  // rank has reached already. Both fail as those of Saver do; after a failure, rejoin()
-  // may be called in the next generation.
-  virtual Result<void> drop_saves(Instant deadline = kNoDeadline) = 0;
-  virtual Result<void> rejoin() = 0;
+  // save under way would send its messages to the new processes. A save that was dropped
+  // is made again soon, and no save is due at the steps that any rank has reached already.
+  // Both fail as those of Saver do; after a failure, rejoin() may be called in the next
+  // generation.
+  Result<void> drop_saves(Instant deadline = kNoDeadline);
+  Result<void> rejoin();
 
   // Returns the log to which the job writes its events. The caller may write to it what
   // only the caller can know, from any thread.
-  virtual EventSink& events() = 0;
+  EventSink& events();
 
-  virtual Result<void> close(Instant deadline = kNoDeadline) = 0;
+  Result<void> close(Instant deadline = kNoDeadline);
   // Closes without waiting for other ranks, in a process that ends early
   // (Saver::close_alone). `orderly` says that the program ends by itself and nothing
   // has failed; the next process then does not count this end as a failure.
-  virtual Result<void> close_alone(Instant deadline = kNoDeadline,
-                                   bool orderly = false) = 0;
+  Result<void> close_alone(Instant deadline = kNoDeadline,
+                           bool orderly = false);
+
+ private:
+  struct Core;
+  explicit Job(std::unique_ptr<Core> core);
+
+  const std::unique_ptr<Core> core_;
 };
 
 }  // namespace holdfast

@@ -238,10 +238,8 @@ TEST_F(TwoRanks, StreamsAreToldToWhatReadsAndWritesDevices) {
   const auto device = Device::open(cuda, 0).value();
   const CudaStream training = cuda.new_stream();
   const ByteSpan tensor = cuda.new_tensor(kRows * 8);
-  const Box box{{0, kRows}};
   std::vector<LocalPiece> pieces{
-      whole_piece({.name = "w", .dtype = Dtype::kI64, .shape = {kRows}}, tensor,
-                  Map::dense(box, 8))};
+      whole_piece({.name = "w", .dtype = Dtype::kI64, .shape = {kRows}}, tensor)};
   pieces[0].device = device.get();
   const auto all_are = [&](int value) {
     return std::ranges::all_of(

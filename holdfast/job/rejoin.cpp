@@ -6,7 +6,7 @@
 #include "holdfast/checkpoint/fetch.h"
 #include "holdfast/checkpoint/wire_tags.h"
 #include "holdfast/job/events.h"
-#include "holdfast/job/run_job_internal.h"
+#include "holdfast/job/job_core_internal.h"
 
 namespace holdfast {
 namespace {
@@ -18,47 +18,47 @@ const char* const kDropped = "survivor whose save was dropped";
 
 }  // namespace
 
-Result<void> RunJob::hear_fetched() {
+Result<void> Job::Core::hear_fetched() {
   const Message told =
       HOLDFAST_TRY(ranks_.hear(kFetchSerial, options_.saver.write_timeout));
   return told.error.has_value() ? Result<void>(*told.error) : Result<void>();
 }
 
-Result<void> RunJob::drop_saves(Instant deadline) {
-  HOLDFAST_TRY(saver_->drop_saves(deadline));
-  dropped_saves_ = true;
+Result<void> Job::drop_saves(Instant deadline) {
+  HOLDFAST_TRY(core_->saver_->drop_saves(deadline));
+  core_->dropped_saves_ = true;
   return {};
 }
 
-Result<void> RunJob::rejoin() {
-  doing_ = {"a new generation"};
-  if (!dropped_saves_) {
+Result<void> Job::rejoin() {
+  core_->doing_ = {"a new generation"};
+  if (!core_->dropped_saves_) {
     return invalid(
         "rejoin: saves may be under way; expected drop_saves() before the "
         "transport was replaced");
   }
-  ranks_.reset();
-  end_.reset();
-  layouts_.forget_ranks();
-  if (!options_.saver.tiers.empty() && !ranks_.coordinator()) {
-    HOLDFAST_TRY(hear_fetched());
-  } else if (!options_.saver.tiers.empty()) {
+  core_->ranks_.reset();
+  core_->end_.reset();
+  core_->layouts_.forget_ranks();
+  if (!core_->options_.saver.tiers.empty() && !core_->ranks_.coordinator()) {
+    HOLDFAST_TRY(core_->hear_fetched());
+  } else if (!core_->options_.saver.tiers.empty()) {
     // This rank has the run open, so there is nothing to fetch.
-    HOLDFAST_TRY(ranks_.tell_all({.serial = kFetchSerial, .kind = "fetch"},
-                                 options_.saver.timeout));
+    HOLDFAST_TRY(core_->ranks_.tell_all({.serial = kFetchSerial, .kind = "fetch"},
+                                        core_->options_.saver.timeout));
   }
   // Their job's epoch is greater than all others, so survivors do not look.
-  static_cast<void>(HOLDFAST_TRY(greatest_left_epoch(0)));
-  HOLDFAST_TRY(saver_->rejoin());
-  static_cast<void>(HOLDFAST_TRY(meet_ranks(true)));
-  dropped_saves_ = false;
-  emit(warnings_, env_, JobRejoined{});
+  static_cast<void>(HOLDFAST_TRY(core_->greatest_left_epoch(0)));
+  HOLDFAST_TRY(core_->saver_->rejoin());
+  static_cast<void>(HOLDFAST_TRY(core_->meet_ranks(true)));
+  core_->dropped_saves_ = false;
+  emit(core_->warnings_, core_->env_, JobRejoined{});
   return {};
 }
 
 // Survivors tell the new processes what those must know. True if this process is new and
 // others have survived.
-Result<bool> RunJob::meet_ranks(bool survivor) {
+Result<bool> Job::Core::meet_ranks(bool survivor) {
   if (transport_ == nullptr) return false;
   const Message own{.serial = reached_,
                     .kind = !survivor       ? kNew
@@ -88,7 +88,7 @@ Result<bool> RunJob::meet_ranks(bool survivor) {
 
 // Forgets the newest save if it was dropped, or has failed, which may be due to the lost
 // rank. True if there was such a save.
-bool RunJob::drop_newest() {
+bool Job::Core::drop_newest() {
   bool dropped = retries_.failing();
   retries_.succeeded();
   if (newest_.has_value() && newest_->handle.is_done() &&

@@ -147,9 +147,7 @@ TEST(FreezeWindow, AFlipOnADeviceIsMendedBehindTheWorkOfTheTraining) {
   const std::unique_ptr<Device> device = Device::open(cuda, 0).value();
   const CudaStream training = cuda.new_stream();
   const ByteSpan tensor = cuda.new_tensor(3 * kPart);
-  const Shape shape{std::ssize(tensor)};
-  LocalPiece piece = whole_piece({.name = "w", .dtype = Dtype::kU8, .shape = shape},
-                                 tensor, Map::dense(Box::whole(shape), 1));
+  LocalPiece piece = whole_piece("w", tensor, {std::ssize(tensor)});
   piece.device = device.get();
   FreezeWindow window = over({piece});
   cuda.set(training, tensor, std::byte{7});  // an update that has not run yet

@@ -59,8 +59,9 @@ LocalPiece make_piece(Tensor tensor, const Box& box, ByteSpan memory, const Map&
           .map = map};
 }
 
-LocalPiece whole_piece(Tensor tensor, ByteSpan memory, const Map& map) {
+LocalPiece whole_piece(Tensor tensor, ByteSpan memory) {
   const Box box = Box::whole(tensor.shape);
+  const Map map = Map::dense(box, bytes_of(tensor.dtype));
   return make_piece(std::move(tensor), box, memory, map);
 }
 

@@ -6,11 +6,14 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "holdfast/base/bytes.h"
 #include "holdfast/base/shared_list.h"
 #include "holdfast/state/collection.h"
+#include "holdfast/state/tensor.h"
 
 namespace holdfast {
 
@@ -50,10 +53,25 @@ struct LocalPiece {
 // where they are: a save recognises the list and need not look at each piece.
 using LocalPieces = SharedList<LocalPiece>;
 
-// A piece with a Tensor object of its own. The piece of whole_piece() is the whole
-// tensor.
+// Both make a piece with a Tensor object of its own. The second is for elements that lie
+// one after the other in `memory`, row by row:
+//
+//   make_piece("heat", std::span(rows), {1000, 80}, Box{{250, 500}, {0, 80}})
 LocalPiece make_piece(Tensor tensor, const Box& box, ByteSpan memory, const Map& map);
-LocalPiece whole_piece(Tensor tensor, ByteSpan memory, const Map& map);
+template <typename T, size_t N>
+LocalPiece make_piece(std::string name, std::span<T, N> memory, const Shape& shape,
+                      const Box& box) {
+  return make_piece({.name = std::move(name), .dtype = dtype_for<T>(), .shape = shape},
+                    box, std::as_writable_bytes(memory), Map::dense(box, sizeof(T)));
+}
+
+// The same for a whole tensor whose elements lie one after the other, row by row. The
+// first is for dtypes that have no C++ type, or that are known only at run time.
+LocalPiece whole_piece(Tensor tensor, ByteSpan memory);
+template <typename T, size_t N>
+LocalPiece whole_piece(std::string name, std::span<T, N> memory, const Shape& shape) {
+  return make_piece(std::move(name), memory, shape, Box::whole(shape));
+}
 
 // The CUDA device that has this memory, for LocalPiece::device. Devices are opened at
 // the first call for them and live until the process ends. Fails with kUnsupported if

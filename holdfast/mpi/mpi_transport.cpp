@@ -1,10 +1,12 @@
 #include "holdfast/mpi/mpi_transport.h"
 
 #include <limits>
+#include <list>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "holdfast/base/mutex.h"
 #include "holdfast/mpi/mpi_loop_internal.h"
 #include "holdfast/transport/mailbox.h"
 
@@ -71,8 +73,21 @@ Result<void> check_initialised() {
       level, MPI_THREAD_MULTIPLE, MPI_THREAD_SERIALIZED);
 }
 
+Result<void> check_communicator(MPI_Comm communicator) {
+  if (communicator == MPI_COMM_NULL) {
+    return invalid(
+        "mpi: the communicator is MPI_COMM_NULL; expected one that this process is in");
+  }
+  int between_groups = 0;
+  HOLDFAST_TRY(check_mpi(MPI_Comm_test_inter(communicator, &between_groups),
+                         "MPI_Comm_test_inter"));
+  if (between_groups == 0) return {};
+  return invalid("mpi: the communicator connects two groups; expected one group");
+}
+
 // A communicator that is being made. MPI may write to it as long as the process lives.
 struct Making {
+  MPI_Comm of = MPI_COMM_NULL;  // the caller's communicator
   MPI_Comm communicator = MPI_COMM_NULL;
   MPI_Request request = MPI_REQUEST_NULL;  // of the call that is under way
   bool begun = false;
@@ -91,17 +106,29 @@ Result<void> wait_for_all(Env& env, MPI_Request& request, Instant deadline) {
   return timed_out("mpi: not all processes have started their transport in time");
 }
 
+// What an earlier call has begun for this communicator, or a new object. An object that
+// is done stays in the list, as its communicator stays in MPI.
+Making& making_for(MPI_Comm communicator) {
+  static Mutex mutex;
+  static std::list<Making>& all = *new std::list<Making>;
+  MutexLock lock(mutex);
+  for (Making& making : all) {
+    if (making.of == communicator) return making;
+  }
+  return all.emplace_back(Making{.of = communicator});
+}
+
 // A communicator for the messages of one transport. Waits until all ranks have come. MPI
 // cannot give up what it has begun with the other ranks, so a call goes on with what an
 // earlier one had to leave: a rank that comes late would else match that call alone, and
 // the others would wait for it in another one. For the same reason the ranks meet at a
 // barrier: the communicator is also made for a late rank when no other waits any more.
-Result<MPI_Comm> make_communicator(Env& env, Instant deadline) {
-  static Making& making = *new Making;
+Result<MPI_Comm> duplicate(Env& env, MPI_Comm communicator, Instant deadline) {
+  Making& making = making_for(communicator);
   if (!making.begun) {
-    HOLDFAST_TRY(check_mpi(
-        MPI_Comm_idup(MPI_COMM_WORLD, &making.communicator, &making.request),
-        "MPI_Comm_idup"));
+    HOLDFAST_TRY(
+        check_mpi(MPI_Comm_idup(communicator, &making.communicator, &making.request),
+                  "MPI_Comm_idup"));
     making.begun = true;
   }
   HOLDFAST_TRY(wait_for_all(env, making.request, deadline));
@@ -116,24 +143,26 @@ Result<MPI_Comm> make_communicator(Env& env, Instant deadline) {
 
 }  // namespace
 
-Result<std::unique_ptr<Transport>> start_mpi_transport(Env& env, Instant deadline,
+Result<std::unique_ptr<Transport>> start_mpi_transport(Env& env, MPI_Comm communicator,
+                                                       Instant deadline,
                                                        const MpiOptions& options) {
   HOLDFAST_CHECK(options.most_bytes <= kMostBytes, "messages of {} bytes, limit {}",
                  options.most_bytes, kMostBytes);
   HOLDFAST_TRY(check_initialised());
+  HOLDFAST_TRY(check_communicator(communicator));
   int rank = 0, size = 0;
-  HOLDFAST_TRY(check_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank"));
-  HOLDFAST_TRY(check_mpi(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size"));
-  MPI_Comm communicator = HOLDFAST_TRY(make_communicator(env, deadline));
-  HOLDFAST_TRY(check_mpi(MPI_Comm_set_errhandler(communicator, MPI_ERRORS_RETURN),
+  HOLDFAST_TRY(check_mpi(MPI_Comm_rank(communicator, &rank), "MPI_Comm_rank"));
+  HOLDFAST_TRY(check_mpi(MPI_Comm_size(communicator, &size), "MPI_Comm_size"));
+  MPI_Comm own = HOLDFAST_TRY(duplicate(env, communicator, deadline));
+  HOLDFAST_TRY(check_mpi(MPI_Comm_set_errhandler(own, MPI_ERRORS_RETURN),
                          "MPI_Comm_set_errhandler"));
   const MailboxLimits limits{
       .queue = {static_cast<int64_t>(options.queue), options.queue_bytes},
       .most_bytes = options.most_bytes};
   auto mailbox = std::make_unique<Mailbox>(env, rank, size, limits);
   for (int r = 0; r < size; ++r) mailbox->on_up(r);
-  mailbox->set_loop(std::make_unique<MpiLoop>(communicator, rank, size,
-                                              options.most_bytes, *mailbox));
+  mailbox->set_loop(
+      std::make_unique<MpiLoop>(own, rank, size, options.most_bytes, *mailbox));
   return std::unique_ptr<Transport>(new MpiTransport(std::move(mailbox)));
 }
 

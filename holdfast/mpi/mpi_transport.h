@@ -1,4 +1,7 @@
-// A Transport by MPI, between the processes of MPI_COMM_WORLD.
+// A Transport by MPI, between the processes of a communicator. It is an optional component:
+//
+//   find_package(holdfast REQUIRED COMPONENTS mpi)
+//   target_link_libraries(heat PRIVATE holdfast::holdfast holdfast::mpi)
 //
 // The program initialises MPI before it starts the transport, and finalises MPI after the
 // transport is destroyed. One thread of the transport makes all its MPI calls. So the
@@ -17,6 +20,9 @@
 //     when a deadline passes.
 #pragma once
 
+#include <mpi.h>
+
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 
@@ -34,13 +40,20 @@ struct MpiOptions {
   int64_t most_bytes = int64_t{256} << 20;
 };
 
-// All processes of MPI_COMM_WORLD call it together, one thread of each. kInvalid if MPI is
-// not initialised or has another level of threads, kTimeout if not all processes have come
-// in time, also for the one that comes late; after that all may call it again.
-// kUnsupported in a build without MPI. Deadlines are times of `env`, which must outlive
-// the transport. The destructor first sends all messages that still wait, and waits for
-// the other ranks to leave, for at most about a second.
-Result<std::unique_ptr<Transport>> start_mpi_transport(Env& env, Instant deadline,
+// All processes of `communicator` call it together, one thread of each; their ranks are
+// those of the communicator. The transport sends its messages through a duplicate, so
+// they do not meet those that the program sends, and the program may free its own
+// communicator afterwards.
+//
+// kInvalid if MPI is not initialised or has another level of threads, or if this process
+// has no rank in the communicator. kTimeout if not all processes have come in time, also
+// for the one that comes late; after that all may call it again with this communicator.
+//
+// Deadlines are times of `env`, which must outlive the transport. The destructor first
+// sends all messages that still wait, and waits for the other ranks to leave, for at most
+// about a second.
+Result<std::unique_ptr<Transport>> start_mpi_transport(Env& env, MPI_Comm communicator,
+                                                       Instant deadline,
                                                        const MpiOptions& options = {});
 
 }  // namespace holdfast

@@ -8,6 +8,7 @@
 #include <cstdlib>
 
 #include "holdfast/checkpoint/checkpoint_testing.h"
+#include "holdfast/checkpoint/run_saver_internal.h"
 #include "holdfast/contents/contents_testing.h"
 #include "holdfast/repair/repair.h"
 #include "holdfast/formats/format.h"
@@ -79,6 +80,14 @@ TEST(RandomFlips, EveryBitOfAStepIsFoundAndNoneIsMendedWrongly) {
   EXPECT_EQ(outcome.refused, 0);
 }
 
+// Saves a step while this fault strikes.
+Result<Durable> save_struck(Env& env, Job& job, int64_t step,
+                            const SaverOptions& options, const Strike& strike) {
+  const auto saver = HOLDFAST_TRY(RunSaver::open(env, kRun, nullptr, options, strike));
+  const LocalState state = job.state(0);
+  return HOLDFAST_TRY(saver->save({.step = step, .state = &state})).durable();
+}
+
 TEST(RandomFlips, EveryBitOfAStagedBlockIsFoundOrChangesNoTensor) {
   MemoryEnv env;
   Job job(replicated(net(), 1));
@@ -92,12 +101,12 @@ TEST(RandomFlips, EveryBitOfAStagedBlockIsFoundOrChangesNoTensor) {
     const int64_t header = 4096, data = 100 * 70 * 4 + 301 * 2 + 8;
     const int64_t at = dice.below(header + data);
     const auto mask = static_cast<std::byte>(1 << dice.below(8));
-    options.strike = [&](int64_t offset, ByteSpan bytes) {
+    const Strike strike = [&](int64_t offset, ByteSpan bytes) {
       if (at < offset || at >= offset + std::ssize(bytes)) return;
       bytes[static_cast<size_t>(at - offset)] ^= mask;
     };
     SCOPED_TRACE(fmt::format("byte {}", at));
-    const Path step = save_alone(env, job, trial, options).value().folder;
+    const Path step = save_struck(env, job, trial, options, strike).value().folder;
     // The digests are those of the damaged bytes.
     ASSERT_TRUE(check_step(env, step, Depth::kFull)->whole());
     const Found found{.path = step};

@@ -44,9 +44,7 @@ class DeviceTest : public ::testing::TestWithParam<First> {
 
   // A whole u8 tensor in device memory.
   LocalPiece piece_of(ByteSpan tensor) {
-    const auto size = static_cast<int64_t>(tensor.size());
-    LocalPiece piece = whole_piece({.name = "w", .dtype = Dtype::kU8, .shape = {size}},
-                                   tensor, Map::dense({{0, size}}, 1));
+    LocalPiece piece = whole_piece("w", tensor, {std::ssize(tensor)});
     piece.device = device_.get();
     return piece;
   }

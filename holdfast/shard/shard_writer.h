@@ -78,15 +78,18 @@ struct WrittenShard {
 // Divides a shard into chunks (shard_index.h). Their digests are not set.
 std::vector<Chunk> cut_chunks(const ShardToWrite& shard);
 
+// For tests: may change the staged bytes at this offset of the contents before they are
+// digested and written, as a fault of the memory does. Is not called for compressed
+// shards.
+using Strike = std::function<void(int64_t offset, ByteSpan bytes)>;
+
 struct WriteOptions {
   int in_flight = 16;  // number of blocks that the disk works on at once
   bool direct = true;  // write past the system's cache, if the file system can
   // The compression level of zstd, 1 to 22; 0 turns compression off. A compressed shard
   // is written through the system's cache.
   int pack_level = 0;
-  // For tests: may change the staged bytes at this offset of the contents before they are
-  // digested and written, as a fault of the memory does.
-  std::function<void(int64_t offset, ByteSpan bytes)> strike{};
+  Strike strike{};
   // Gets all bytes of a shard that is not compressed, in their order, on the thread that
   // writes. A failure ends the write.
   std::function<Result<void>(ByteView bytes)> observe{};

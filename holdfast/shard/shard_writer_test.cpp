@@ -31,9 +31,7 @@ class Made {
         state_ = state_ * 6364136223846793005u + 1442695040888963407u;
         byte = static_cast<std::byte>(state_ >> 56);
       }
-      shard.pieces.edit().push_back(
-          whole_piece({.name = "w", .dtype = Dtype::kU8, .shape = {size}}, bytes,
-                      Map::dense({{0, size}}, 1)));
+      shard.pieces.edit().push_back(whole_piece("w", ByteSpan(bytes), {size}));
       shard.offsets.edit().push_back(offset);
       offset += size;
     }

@@ -2,6 +2,7 @@
 // its pieces are.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -60,6 +61,24 @@ const DtypeInfo& info(Dtype dtype);
 
 inline std::string_view name_of(Dtype dtype) { return info(dtype).name; }
 inline int64_t bytes_of(Dtype dtype) { return info(dtype).bytes; }
+
+// The dtype of elements that have this C++ type. A type that has none does not compile.
+template <typename T>
+constexpr Dtype dtype_for() = delete;
+// clang-format off
+template <> constexpr Dtype dtype_for<bool>() { return Dtype::kBool; }
+template <> constexpr Dtype dtype_for<std::byte>() { return Dtype::kU8; }
+template <> constexpr Dtype dtype_for<uint8_t>() { return Dtype::kU8; }
+template <> constexpr Dtype dtype_for<uint16_t>() { return Dtype::kU16; }
+template <> constexpr Dtype dtype_for<uint32_t>() { return Dtype::kU32; }
+template <> constexpr Dtype dtype_for<uint64_t>() { return Dtype::kU64; }
+template <> constexpr Dtype dtype_for<int8_t>() { return Dtype::kI8; }
+template <> constexpr Dtype dtype_for<int16_t>() { return Dtype::kI16; }
+template <> constexpr Dtype dtype_for<int32_t>() { return Dtype::kI32; }
+template <> constexpr Dtype dtype_for<int64_t>() { return Dtype::kI64; }
+template <> constexpr Dtype dtype_for<float>() { return Dtype::kF32; }
+template <> constexpr Dtype dtype_for<double>() { return Dtype::kF64; }
+// clang-format on
 
 // Accepts the safetensors name in any case ("bf16") and torch's name ("bfloat16").
 Result<Dtype> parse_dtype(std::string_view name);

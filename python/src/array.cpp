@@ -59,7 +59,8 @@ Array Array::create(const std::string& name, uint64_t address, const std::string
   }
   const Device* device = nullptr;
   if (on_device && !memory.empty()) device = unwrap(device_of(memory).within(name));
-  Array array{.piece = whole_piece(std::move(tensor), memory, map)};
+  const Box box = Box::whole(tensor.shape);
+  Array array{.piece = make_piece(std::move(tensor), box, memory, map)};
   array.piece.device = device;
   return array;
 }

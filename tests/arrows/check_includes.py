@@ -10,8 +10,8 @@ for each fault. It exits with 1 if there are faults, and with 2 if it found no f
 a wrong path cannot pass.
 
 CMake writes the public file, too, with one public header on each line. Public headers are
-installed, so they may include only each other, and so may the programs in examples/cpp. With
-holdfast/holdfast.h, which includes them all, there may be at most 25.
+installed, so they may include only each other, and so may the programs in examples/cpp. There may be
+at most 25, without holdfast/holdfast.h, which includes them.
 """
 
 import collections
@@ -136,14 +136,14 @@ def internal_includes(root: Path, file: Path, public: set[str]) -> list[str]:
 
 def public_faults(root: Path, public: list[str]) -> list[str]:
     faults = []
-    if len(public) + 1 > MOST_PUBLIC:
-        faults.append(f"{len(public) + 1} public headers; expected at most {MOST_PUBLIC}")
+    if len(public) > MOST_PUBLIC:
+        faults.append(f"{len(public)} public headers; expected at most {MOST_PUBLIC}")
     for header in public:
         if (root / header).is_file():
             faults += internal_includes(root, root / header, set(public))
         else:
             faults.append(f"{header}: is public and does not exist")
-    for example in sorted(root.glob("examples/cpp/*.cpp")):
+    for example in sorted(root.glob("examples/cpp/**/*.cpp")):
         faults += internal_includes(root, example, {*public, UMBRELLA})
     return faults
 
@@ -159,7 +159,7 @@ def main(root: Path, arrows_file: Path, public_file: Path) -> int:
     faults += unused(root, files, arrows) + large_folders(files) + circles(root, files)
     faults += public_faults(root, public)
     print("\n".join(faults) or f"{len(files)} files, every include is declared; "
-          f"{len(public) + 1} public headers include only each other")
+          f"{len(public)} public headers include only each other")
     return 1 if faults else 0
 
 

@@ -102,14 +102,14 @@ class CheckIncludesTest(unittest.TestCase):
         files = {"holdfast/base/a.h": "", "holdfast/base/b.h": "",
                  "examples/cpp/good.cpp": '#include "holdfast/base/a.h"\n'
                                           '#include "holdfast/holdfast.h"\n',
-                 "examples/cpp/train.cpp": '#include "holdfast/base/b.h"\n'}
+                 "examples/cpp/heat/heat.cpp": '#include "holdfast/base/b.h"\n'}
         status, output = self.check(files, "holdfast/base/a.h\n")
         self.assertEqual((status, output),
-                         (1, "examples/cpp/train.cpp:1: holdfast/base/b.h is internal; "
+                         (1, "examples/cpp/heat/heat.cpp:1: holdfast/base/b.h is internal; "
                              "expected a public header\n"))
 
     def test_too_many_public_headers_are_seen(self):
-        files = {f"holdfast/base/f{i}.h": "" for i in range(25)}
+        files = {f"holdfast/base/f{i}.h": "" for i in range(26)}
         status, output = self.check(files, "\n".join(files))
         self.assertEqual((status, output), (1, "26 public headers; expected at most 25\n"))
 

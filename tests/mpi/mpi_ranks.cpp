@@ -27,7 +27,7 @@ class MpiRanksTest : public ::testing::Test {
   }
   void start(const MpiOptions& options) {
     transport_.reset();
-    auto started = start_mpi_transport(*env_, soon(), options);
+    auto started = start_mpi_transport(*env_, MPI_COMM_WORLD, soon(), options);
     ASSERT_OK(started);
     transport_ = *std::move(started);
   }
@@ -50,7 +50,8 @@ class MpiRanksTest : public ::testing::Test {
 TEST(MpiThreadsTest, ALevelOfThreadsThatIsTooLowIsRefused) {
   if (level_of_threads >= MPI_THREAD_SERIALIZED) GTEST_SKIP() << "enough threads";
   const auto env = make_posix_env();
-  EXPECT_ERROR(start_mpi_transport(*env, kNoDeadline), ErrorCode::kInvalid);
+  EXPECT_ERROR(start_mpi_transport(*env, MPI_COMM_WORLD, kNoDeadline),
+               ErrorCode::kInvalid);
 }
 
 TEST_F(MpiRanksTest, EndpointsKnowTheirPlace) {
@@ -239,7 +240,8 @@ TEST_F(MpiRanksTest, ARankThatStartsLateIsNotAloneAndAllMayTryAgain) {
   if (size == 1) GTEST_SKIP() << "needs 2 ranks";
   // The last rank comes when all others have given up.
   if (rank == size - 1) MPI_Barrier(MPI_COMM_WORLD);
-  EXPECT_ERROR(start_mpi_transport(*env_, env_->now() + 200ms), ErrorCode::kTimeout);
+  EXPECT_ERROR(start_mpi_transport(*env_, MPI_COMM_WORLD, env_->now() + 200ms),
+               ErrorCode::kTimeout);
   if (rank != size - 1) MPI_Barrier(MPI_COMM_WORLD);
   MPI_Barrier(MPI_COMM_WORLD);  // nobody tries again before the last one has given up, too
   for (int again = 0; again < 2; ++again) {
@@ -250,6 +252,40 @@ TEST_F(MpiRanksTest, ARankThatStartsLateIsNotAloneAndAllMayTryAgain) {
       EXPECT_EQ(text_of((*all)[r]), std::to_string(r));
     }
   }
+}
+
+// A part of the processes, in another order: the odd ones, from the last to the first.
+TEST_F(MpiRanksTest, TheProcessesOfACommunicatorHaveItsRanks) {
+  const int world = rank();
+  const bool takes_part = world % 2 == 1;
+  MPI_Comm some = MPI_COMM_NULL;
+  MPI_Comm_split(MPI_COMM_WORLD, takes_part ? 0 : MPI_UNDEFINED, -world, &some);
+  const auto started = start_mpi_transport(*env_, some, soon());
+  if (!takes_part) {
+    EXPECT_ERROR(started, ErrorCode::kInvalid);
+    return;
+  }
+  ASSERT_OK(started);
+  MPI_Comm_free(&some);  // the transport has a duplicate
+  Transport& odd = **started;
+  EXPECT_EQ(odd.size(), size() / 2);
+  EXPECT_EQ(odd.rank(), odd.size() - 1 - world / 2);
+  const auto all = odd.all_gather(bytes_of(std::to_string(world)), soon());
+  ASSERT_OK(all);
+  for (int r = 0; r < odd.size(); ++r) {
+    EXPECT_EQ(text_of((*all)[static_cast<size_t>(r)]),
+              std::to_string(2 * (odd.size() - r) - 1));
+  }
+}
+
+TEST_F(MpiRanksTest, ACommunicatorBetweenTwoGroupsIsRefused) {
+  if (size() < 2) GTEST_SKIP() << "needs 2 ranks";
+  MPI_Comm half = MPI_COMM_NULL, between = MPI_COMM_NULL;
+  MPI_Comm_split(MPI_COMM_WORLD, rank() % 2, 0, &half);
+  MPI_Intercomm_create(half, 0, MPI_COMM_WORLD, 1 - rank() % 2, 0, &between);
+  EXPECT_ERROR(start_mpi_transport(*env_, between, soon()), ErrorCode::kInvalid);
+  MPI_Comm_free(&between);
+  MPI_Comm_free(&half);
 }
 
 // Carries the change out. Every process makes the same state, and uses its own rank's.

@@ -1,5 +1,5 @@
-// The job of a run directory: a saver, a scheduler that decides on rank 0 when the next
-// save is made, and an agenda that tells all ranks.
+// What a Job is made of: a saver, a scheduler that decides on rank 0 when the next save
+// is made, and an agenda that tells all ranks.
 #pragma once
 
 #include <memory>
@@ -24,49 +24,18 @@ namespace holdfast {
 // The serial number of the message about steps from tiers, the only one with its tag.
 inline constexpr int64_t kFetchSerial = 1;
 
-class RunJob : public Job {
- public:
-  RunJob(Env& env, const Path& run, Transport* transport, JobOptions options,
-         Scheduler scheduler);
-  ~RunJob() override;
+// The functions of Job use its members. Its own functions are what they share, and what
+// is called back.
+struct Job::Core {
+  Core(Env& env, const Path& run, Transport* transport, JobOptions options,
+       Scheduler scheduler);
+  ~Core();
+  Core(const Core&) = delete;
+  Core& operator=(const Core&) = delete;
 
   // Fetches the newest step from the tiers, opens the saver and learns from the event
   // log of earlier processes. Called once, before all other functions.
   Result<void> open_run(const Path& run);
-
-  Result<void> check_new(std::string_view expected) override;
-  Result<void> attach(const LocalPieces& pieces, CudaStream stream,
-                      const OwnPieces& own) override;
-  Result<RestoredState> resume(const LocalPieces& pieces,
-                               const RestoreOptions& options) override;
-  Result<RestoredState> resume(const PiecesFor& pieces_for,
-                               const RestoreOptions& options) override;
-  Result<Due> due(int64_t step, bool updated) override;
-  Result<bool> any(bool own) override;
-  Result<std::vector<Bytes>> gather(ByteView own) override;
-  bool all_agree(bool own, Duration at_most) override;
-  void loss(int64_t step, double value) override { scheduler_.loss(step, value); }
-  void ask_to_stop(const std::string& why) override { stop_why_ = why; }
-  void want(const std::string& why) override {
-    if (!retries_.failing()) wanted_ = why;
-  }
-  std::string explain() const override { return scheduler_.explain(); }
-  std::vector<std::string> take_warnings() override { return warnings_.take(); }
-  std::vector<std::string> take_notes() override { return warnings_.take_notes(); }
-  Result<SaveHandle> save(JobState state) override;
-  Result<Path> hand_over(JobState state) override;
-  Result<std::optional<Object>> left_objects() override;
-  Result<Durable> wait_stopped(const SaveHandle& handle) override;
-  bool may_tear() const override { return saver_->may_tear(); }
-  Settled settle(const std::vector<std::string>& changed, CudaStream stream) override;
-  Result<void> await_capture(Instant deadline) override;
-  Result<void> drop_saves(Instant deadline) override;
-  Result<void> rejoin() override;
-  Result<void> close(Instant deadline) override;
-  EventSink& events() override { return warnings_; }
-  Result<void> close_alone(Instant deadline, bool orderly) override;
-
- private:
   Result<void> fetch(const Path& run);
   Result<void> hear_fetched();
   Result<bool> meet_ranks(bool survivor);
