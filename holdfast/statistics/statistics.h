@@ -1,8 +1,9 @@
-// The statistics of campaigns: intervals of rates, tests of pairs, and the correction
-// for many tests.
+// The statistics of campaigns, studies and benchmarks: intervals of rates, medians and
+// means, tests of pairs and of independent rates, and the correction for many tests.
 //
-// All intervals hold with the given confidence. The exact tests add up binomial
-// probabilities, so they are right for small counts, too.
+// All intervals hold with the given confidence; where there are too few values for it,
+// they say so. The exact tests add up probabilities, so they are right for small counts,
+// too.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +23,30 @@ struct Interval {
 // 1.959964 for 0.975.
 double normal_quantile(double probability);
 
-// P(X <= most) for X ~ Binomial(total, 1/2).
-double fair_coin_tail(int64_t total, int64_t most);
+// P(X <= most) for X ~ Binomial(total, rate), with a rate in (0, 1).
+double binomial_tail(int64_t total, int64_t most, double rate = 0.5);
 
 // Wilson's score interval of a rate that was seen `count` times in `total`. It is never
 // empty, also if the count is 0. For a total of 0 it is [0, 1].
 Interval wilson_interval(int64_t count, int64_t total,
+                         double confidence = kUsualConfidence);
+
+// Of independent trials in two settings: how many, and in how many something happened.
+struct RateCounts {
+  int64_t count_a = 0;
+  int64_t total_a = 0;
+  int64_t count_b = 0;
+  int64_t total_b = 0;
+};
+
+// The p-value of Fisher's exact test, two-sided: how likely counts that are at most as
+// likely as these are if the two settings are alike.
+double fisher_p(const RateCounts& counts);
+
+// Newcombe's interval of the rate in A minus the rate in B, from independent trials: the
+// Wilson intervals of both rates, combined ("method 10" of Newcombe 1998, 873-890). If
+// one of the totals is 0, it is [-1, 1].
+Interval rate_difference(const RateCounts& counts,
                          double confidence = kUsualConfidence);
 
 // The same trials in two settings, by whether something happened in them.
@@ -54,17 +73,36 @@ Interval paired_difference(const PairCounts& pairs,
 // together. In the order of the arguments.
 std::vector<double> holm(std::span<const double> p_values);
 
-struct MedianInterval {
-  double median = 0;
-  // Two of the values, or infinite if there are too few values for this confidence.
+struct QuantileInterval {
+  double value = 0;
   Interval interval{};
+  // The chance that such an interval contains the true quantile. It is at least the
+  // confidence that was asked for, or less where there are too few values.
+  double covers = 0;
 };
 
-// The median, with an interval from order statistics, which needs no assumption about
-// the distribution. Infinite values are allowed. There must be at least one value, and
-// no NaN.
-MedianInterval median_interval(std::vector<double> values,
-                               double confidence = kUsualConfidence);
+// The value that a part of all such values, in (0, 1), do not exceed, with an interval
+// from order statistics, which needs no assumption about the distribution. For a part of
+// 1/2 the value is the median. The ends are two of the values: the least and the greatest
+// if there are too few for this confidence, and `covers` tells. Infinite values are
+// allowed. There must be at least one value, and no NaN.
+QuantileInterval quantile_interval(std::vector<double> values, double part,
+                                   double confidence = kUsualConfidence);
+
+// The same for the median, with infinite ends if there are too few values for this
+// confidence.
+QuantileInterval median_interval(std::vector<double> values,
+                                 double confidence = kUsualConfidence);
+
+struct MeanInterval {
+  double mean = 0;
+  double half = 0;  // the interval is mean ± half; infinite if there is one value
+};
+
+// The mean, with Student's interval, which is right for values of a normal distribution.
+// There must be at least one value.
+MeanInterval mean_interval(std::span<const double> values,
+                           double confidence = kUsualConfidence);
 
 // The p-value of the sign test that the median lies inside (-margin, margin): the larger
 // of the two one-sided p-values, which are for "below margin" and for "above -margin".
