@@ -355,7 +355,8 @@ Result<PairedAnalysis> analyse_pairs(Env& env, const PairedFolders& folders) {
   std::vector<Pair> pairs;
   for (size_t i = 0; i < a.parts.size(); ++i) {
     HOLDFAST_TRY(match(a.parts[i], b.parts[i], folders.converted, pairs)
-                     .within(folders.b[i].native()));
+                     .within(fmt::format("{} and {}", folders.a[i].native(),
+                                         folders.b[i].native())));
   }
   if (pairs.empty()) {
     return not_found("{} and {}: have no trial in common; expected some",

@@ -6,6 +6,7 @@
 each function says whose method it is.
 """
 
+from holdfast._native import distance_margin as DISTANCE_MARGIN  # of the log10 of a ratio
 from holdfast._native import (
     binomial_tail,
     fisher_p,
@@ -24,6 +25,7 @@ OUTCOMES = tuple(name for name, _ in trial_outcomes())
 HARM = tuple(name for name, is_harm in trial_outcomes() if is_harm)
 
 __all__ = [
+    "DISTANCE_MARGIN",
     "HARM",
     "OUTCOMES",
     "binomial_tail",

@@ -1,4 +1,4 @@
-// Bindings of statistics/, and of the outcomes that campaign/ counts: names, types, docs,
+// Bindings of statistics/, and of what campaign/ counts as what: names, types, docs,
 // and the checks that the library leaves to its callers.
 #include "holdfast/statistics/statistics.h"
 
@@ -12,7 +12,7 @@
 #include <tuple>
 
 #include "errors.h"
-#include "holdfast/campaign/outcome.h"
+#include "holdfast/campaign/analysis.h"
 
 namespace holdfast::python {
 namespace {
@@ -156,6 +156,7 @@ void bind_statistics(nb::module_& m) {
       },
       nb::arg("total"), nb::arg("most"), nb::arg("rate") = 0.5,
       "The chance of at most so many hits in `total` trials.");
+  m.attr("distance_margin") = kDistanceMargin;
   m.def(
       "trial_outcomes",
       [] {
