@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <iterator>
 #include <map>
+#include <optional>
 
 #include "holdfast/corruption/sites.h"
 
@@ -17,7 +20,14 @@ struct ReadCampaign {
   std::vector<Records> parts{};
 };
 
-using Group = std::vector<const TrialRecord*>;
+// A trial, and which bits it has flipped of numbers that have an exponent.
+struct Member {
+  const TrialRecord* record = nullptr;
+  bool top = false;   // the highest bit of an exponent
+  bool sign = false;
+};
+
+using Group = std::vector<Member>;
 
 bool is_nev(const TrialRecord& record) { return record.outcome == Outcome::kNev; }
 bool has_timed_out(const TrialRecord& record) {
@@ -37,18 +47,18 @@ std::string common_name(const TrialRecord& record, Name name) {
   return all ? first : "several";
 }
 
-// Whether one of the flips is in this field of a number that has an exponent.
-bool flips_field(const TrialRecord& record, BitChoice::Field field) {
-  return std::ranges::any_of(record.flips, [&](const RecordedFlip& recorded) {
-    const Dtype dtype = recorded.flip.dtype;
-    if (chosen_bits(dtype, {.field = BitChoice::Field::kTopExponent}).empty()) {
-      return false;
-    }
-    const auto bits = chosen_bits(dtype, {.field = field});
-    return std::ranges::any_of(set_bits(recorded.flip.mask()), [&](int bit) {
-      return std::ranges::count(bits, bit) > 0;
-    });
-  });
+Member member_of(const TrialRecord& record) {
+  Member found{.record = &record};
+  for (const auto& [flip, role, guessed, layer] : record.flips) {
+    const ElementBits mask = flip.mask();
+    const auto flips = [&](int bit) { return has_bit(mask, bit); };
+    const auto tops = chosen_bits(flip.dtype, {.field = BitChoice::Field::kTopExponent});
+    if (tops.empty()) continue;
+    found.top |= std::ranges::any_of(tops, flips);
+    found.sign |= std::ranges::any_of(
+        chosen_bits(flip.dtype, {.field = BitChoice::Field::kSign}), flips);
+  }
+  return found;
 }
 
 bool flips_one_bit(const TrialRecord& record) {
@@ -61,23 +71,19 @@ std::string bit_name(const TrialRecord& record) {
   return fmt::format("{} bit {:2}", name_of(flip.dtype), set_bits(flip.mask())[0]);
 }
 
-std::string top_bit_name(const TrialRecord& record) {
-  const bool top = flips_field(record, BitChoice::Field::kTopExponent);
-  return top ? "with a top exponent bit" : "without one";
-}
-
 bool is_role_guessed(const TrialRecord& record) {
   return std::ranges::any_of(record.flips, &RecordedFlip::guessed);
 }
 
 int64_t count_if(const Group& group, bool (*test)(const TrialRecord&)) {
-  return std::ranges::count_if(group, [&](const TrialRecord* one) { return test(*one); });
+  return std::ranges::count_if(group,
+                               [&](const Member& one) { return test(*one.record); });
 }
 
 CountedRate count_low(const Group& group, const CampaignFile& file) {
   const auto golden = file.golden.after_loading("accuracy");
   int64_t low = 0, evaluated = 0;
-  for (const TrialRecord* record : group) {
+  for (const auto& [record, top, sign] : group) {
     if (!golden || !record->first_accuracy) continue;
     evaluated += 1;
     // An accuracy that is not a number is low, too. A little is left to rounding.
@@ -90,12 +96,11 @@ CountedRate count_low(const Group& group, const CampaignFile& file) {
 TrialGroup count_group(const std::string& name, const Group& group,
                        const CampaignFile& file) {
   TrialGroup found{.name = name, .trials = std::ssize(group)};
-  for (const TrialRecord* record : group) {
+  for (const auto& [record, top, sign] : group) {
     const auto outcome = static_cast<size_t>(record->outcome);
-    const bool top = flips_field(*record, BitChoice::Field::kTopExponent);
     found.outcomes[outcome] += 1;
     found.top_exponent[outcome] += top;
-    found.sign_only[outcome] += !top && flips_field(*record, BitChoice::Field::kSign);
+    found.sign_only[outcome] += sign && !top;
     found.seconds += record->seconds;
   }
   found.nev = counted_rate(count_if(group, is_nev), found.trials);
@@ -108,7 +113,7 @@ TrialGroup count_group(const std::string& name, const Group& group,
 template <typename Name>
 std::vector<TrialGroup> groups_by(const Group& all, const CampaignFile& file, Name name) {
   std::map<std::string, Group> groups;
-  for (const TrialRecord* record : all) groups[name(*record)].push_back(record);
+  for (const Member& one : all) groups[name(one)].push_back(one);
   std::vector<TrialGroup> found;
   for (const auto& [key, members] : groups) {
     found.push_back(count_group(key, members, file));
@@ -119,9 +124,12 @@ std::vector<TrialGroup> groups_by(const Group& all, const CampaignFile& file, Na
 std::vector<TrialGroup> groups_by_bit(const Group& all, const CampaignFile& file) {
   const auto has_flips = [](const TrialRecord& record) { return !record.flips.empty(); };
   if (count_if(all, has_flips) == 0) return {};
-  return count_if(all, flips_one_bit) == std::ssize(all)
-             ? groups_by(all, file, bit_name)
-             : groups_by(all, file, top_bit_name);
+  if (count_if(all, flips_one_bit) == std::ssize(all)) {
+    return groups_by(all, file, [](const Member& one) { return bit_name(*one.record); });
+  }
+  return groups_by(all, file, [](const Member& one) {
+    return one.top ? "with a top exponent bit" : "without one";
+  });
 }
 
 // Each trial once, in their order.
@@ -140,7 +148,7 @@ Result<Records> records_of(Env& env, const Path& folder) {
 Group members_of(const ReadCampaign& campaign) {
   Group found;
   for (const Records& part : campaign.parts) {
-    for (const TrialRecord& record : part) found.push_back(&record);
+    std::ranges::transform(part, std::back_inserter(found), member_of);
   }
   return found;
 }
@@ -330,13 +338,13 @@ Result<CampaignAnalysis> analyse_campaign(Env& env, std::span<const Path> parts)
   const CampaignFile& file = analysis.file;
   analysis.all = count_group("all", all, file);
   analysis.by_bit = groups_by_bit(all, file);
-  analysis.by_role = groups_by(all, file, [](const TrialRecord& record) {
-    return common_name(record, [](const RecordedFlip& flip) {
+  analysis.by_role = groups_by(all, file, [](const Member& one) {
+    return common_name(*one.record, [](const RecordedFlip& flip) {
       return std::string(name_of(flip.role));
     });
   });
-  analysis.by_layer = groups_by(all, file, [](const TrialRecord& record) {
-    return common_name(record, [](const RecordedFlip& flip) { return flip.layer; });
+  analysis.by_layer = groups_by(all, file, [](const Member& one) {
+    return common_name(*one.record, [](const RecordedFlip& flip) { return flip.layer; });
   });
   return analysis;
 }

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "holdfast/cli/json_print.h"
 #include "holdfast/cli/text.h"

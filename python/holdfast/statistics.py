@@ -6,35 +6,18 @@
 each function says whose method it is.
 """
 
+from holdfast._native import binomial_tail as binomial_tail
 from holdfast._native import distance_margin as DISTANCE_MARGIN  # of the log10 of a ratio
-from holdfast._native import (
-    binomial_tail,
-    fisher_p,
-    holm,
-    mcnemar_p,
-    mean_interval,
-    paired_difference,
-    quantile_interval,
-    rate_difference,
-    trial_outcomes,
-    wilson_interval,
-)
+from holdfast._native import fisher_p as fisher_p
+from holdfast._native import holm as holm
+from holdfast._native import mcnemar_p as mcnemar_p
+from holdfast._native import mean_interval as mean_interval
+from holdfast._native import paired_difference as paired_difference
+from holdfast._native import quantile_interval as quantile_interval
+from holdfast._native import rate_difference as rate_difference
+from holdfast._native import trial_outcomes
+from holdfast._native import wilson_interval as wilson_interval
 
 # What can become of a campaign's trial, the worst first, and which of these outcomes are harm.
 OUTCOMES = tuple(name for name, _ in trial_outcomes())
 HARM = tuple(name for name, is_harm in trial_outcomes() if is_harm)
-
-__all__ = [
-    "DISTANCE_MARGIN",
-    "HARM",
-    "OUTCOMES",
-    "binomial_tail",
-    "fisher_p",
-    "holm",
-    "mcnemar_p",
-    "mean_interval",
-    "paired_difference",
-    "quantile_interval",
-    "rate_difference",
-    "wilson_interval",
-]
