@@ -242,12 +242,14 @@ std::vector<DistancePairs> compare_distances(const std::vector<Pair>& pairs) {
   std::vector<DistancePairs> found;
   std::vector<double> p_values;
   for (const auto& [tensor, values] : ratios) {
-    p_values.push_back(median_within_p(values, kDistanceMargin));
     const auto beyond = [](double ratio) { return ratio >= kDistanceMargin; };
+    const int64_t above = std::ranges::count_if(values, beyond);
+    const int64_t below = std::ranges::count_if(values, beyond, std::negate<>());
+    p_values.push_back(binomial_tail(std::ssize(values), std::max(above, below)));
     found.push_back({.tensor = tensor,
                      .pairs = std::ssize(values),
-                     .above = std::ranges::count_if(values, beyond),
-                     .below = std::ranges::count_if(values, beyond, std::negate<>()),
+                     .above = above,
+                     .below = below,
                      .log_ratio = median_interval(values),
                      .within_p = p_values.back()});
   }

@@ -64,7 +64,8 @@ struct DistancePairs {
   int64_t above = 0, below = 0;  // pairs whose ratio is at least the margin away from 0
   // Of log10(distance in A / distance in B). Distances that are equal count as 0.
   QuantileInterval log_ratio{};
-  double within_p = 1;       // median_within_p() for kDistanceMargin
+  // Of the sign test that the median lies within the margin: small if it surely does.
+  double within_p = 1;
   double within_holm_p = 1;  // the same, corrected for the number of tensors
 };
 

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "holdfast/campaign/analysis.h"
 #include "holdfast/campaign/campaign_testing.h"
 
@@ -253,7 +255,10 @@ TEST_F(CampaignTest, PartsAreCountedAndComparedTogether) {
   EXPECT_EQ(pairs->harm.total(), 16);
   EXPECT_TRUE(pairs->same_golden);
   EXPECT_GT(pairs->without_end, 0);
-  EXPECT_EQ(pairs->distances[0].pairs, 16 - pairs->without_end);
+  const DistancePairs& distance = pairs->distances[0];
+  EXPECT_EQ(distance.pairs, 16 - pairs->without_end);
+  EXPECT_EQ(distance.above + distance.below, 0);
+  EXPECT_NEAR(distance.within_p, std::pow(0.5, distance.pairs), 1e-12);
   EXPECT_ERROR(analyse_pairs(*env_, {parts, {parts[0]}}), ErrorCode::kInvalid);
   EXPECT_ERROR(analyse_pairs(*env_, {parts, {parts[1], parts[0]}}),
                ErrorCode::kConflict);

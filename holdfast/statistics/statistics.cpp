@@ -232,15 +232,6 @@ MeanInterval mean_interval(std::span<const double> values, double confidence) {
   return {mean, student * std::sqrt(squares / static_cast<double>(degrees) / count)};
 }
 
-double median_within_p(std::span<const double> values, double margin) {
-  const auto count = std::ssize(values);
-  const auto too_high =
-      std::ranges::count_if(values, [&](double x) { return x >= margin; });
-  const auto too_low =
-      std::ranges::count_if(values, [&](double x) { return x <= -margin; });
-  return binomial_tail(count, std::max(too_high, too_low));
-}
-
 RateEstimate stratified_rate(std::span<const Stratum> strata, double confidence) {
   const double z = two_sided_quantile(confidence);
   double weights = 0, variance = 0, deviations = 0;

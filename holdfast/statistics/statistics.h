@@ -104,11 +104,6 @@ struct MeanInterval {
 MeanInterval mean_interval(std::span<const double> values,
                            double confidence = kUsualConfidence);
 
-// The p-value of the sign test that the median lies inside (-margin, margin): the larger
-// of the two one-sided p-values, which are for "below margin" and for "above -margin".
-// Small if the median is surely inside.
-double median_within_p(std::span<const double> values, double margin);
-
 // A part of a population of which trials were made.
 struct Stratum {
   double weight = 0;  // its share of the population, in any unit

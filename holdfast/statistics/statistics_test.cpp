@@ -175,15 +175,6 @@ TEST(StatisticsTest, TheMeansIntervalIsStudents) {
   EXPECT_EQ(mean_interval(std::vector{3.0}).half, kInfinity);
 }
 
-TEST(StatisticsTest, AMedianIsInsideTheMarginIfAlmostAllValuesAre) {
-  const std::vector<double> inside(10, 0.1);
-  EXPECT_NEAR(median_within_p(inside, 0.3), 1.0 / 1024, 1e-15);
-  const std::vector<double> above(10, 0.3), below(10, -0.4);
-  EXPECT_EQ(median_within_p(above, 0.3), 1);
-  EXPECT_EQ(median_within_p(below, 0.3), 1);
-  EXPECT_EQ(median_within_p({}, 0.3), 1);
-}
-
 TEST(StatisticsTest, OneStratumIsWilsonsInterval) {
   const Stratum all{.weight = 7, .count = 12, .total = 385};
   const RateEstimate estimate = stratified_rate({&all, 1});
