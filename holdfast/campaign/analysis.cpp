@@ -5,7 +5,6 @@
 #include <functional>
 #include <iterator>
 #include <map>
-#include <optional>
 
 #include "holdfast/corruption/sites.h"
 
@@ -34,8 +33,6 @@ bool has_timed_out(const TrialRecord& record) {
   return record.outcome == Outcome::kTimedOut;
 }
 bool is_harmed(const TrialRecord& record) { return is_harm(record.outcome); }
-// Whether there is a finite state at the end.
-bool has_end(const TrialRecord& record) { return record.outcome > Outcome::kNev; }
 
 // The name that all flips of a trial have in common, or "several".
 template <typename Name>
@@ -193,18 +190,17 @@ Result<void> match(const Records& a, const Records& b, bool converted,
   return {};
 }
 
-bool has_end_in_both(const Pair& pair) {
-  return has_end(*pair.first) && has_end(*pair.second);
-}
-
-bool is_finite(const std::optional<double>& number) {
-  return number && std::isfinite(*number);
+// Whether there is a finite state at the end of both.
+bool has_ends(const Pair& pair) {
+  return std::min(pair.first->outcome, pair.second->outcome) > Outcome::kNev;
 }
 
 // Whether both left the same finite numbers. Distances count if both have them.
 bool has_equal_bits(const Pair& pair) {
   const auto& [a, b] = pair;
-  if (!is_finite(a->final_loss) || !is_finite(a->final_accuracy)) return false;
+  for (const auto& number : {a->final_loss, a->final_accuracy}) {
+    if (!number || !std::isfinite(*number)) return false;
+  }
   const auto is_far = [](const auto& one) { return !std::isfinite(one.second); };
   if (a->distance && std::ranges::any_of(*a->distance, is_far)) return false;
   return a->outcome == b->outcome && a->final_loss == b->final_loss &&
@@ -221,8 +217,8 @@ void count_pair(const Pair& pair, PairedAnalysis& found) {
   found.equal += pair.first->outcome == pair.second->outcome;
   found.timed_out_once += has_timed_out(*pair.first) != has_timed_out(*pair.second);
   found.nev_once += is_nev(*pair.first) != is_nev(*pair.second);
-  found.without_end += !has_end_in_both(pair);
-  found.equal_bits += has_end_in_both(pair) && has_equal_bits(pair);
+  found.without_end += !has_ends(pair);
+  found.equal_bits += has_ends(pair) && has_equal_bits(pair);
 }
 
 double log_ratio(double a, double b) { return a == b ? 0 : std::log10(a / b); }
@@ -231,7 +227,7 @@ std::vector<DistancePairs> compare_distances(const std::vector<Pair>& pairs) {
   std::map<std::string, std::vector<double>> ratios;
   for (const Pair& pair : pairs) {
     const auto& [a, b] = pair;
-    if (!a->distance || !b->distance || !has_end_in_both(pair)) continue;
+    if (!a->distance || !b->distance || !has_ends(pair)) continue;
     for (const auto& [tensor, of_a] : *a->distance) {
       const auto of_b = b->distance->find(tensor);
       if (of_b == b->distance->end()) continue;
@@ -259,15 +255,20 @@ std::vector<DistancePairs> compare_distances(const std::vector<Pair>& pairs) {
 }
 
 std::string setting_of(const CampaignFile& file, const char* name) {
-  for (const auto& [key, value] : file.settings) {
-    if (key == name) return value;
-  }
-  return "";
+  const auto& all = file.settings;
+  const auto found = std::ranges::find(all, name, [](auto& one) { return one.first; });
+  return found == all.end() ? "" : found->second;
 }
 
-// Fails unless the same end of a trial has the same outcome in both campaigns.
+// Fails unless the same end of a trial has the same outcome in both campaigns, which have
+// the same base unless it was converted.
 Result<void> check_comparable(const CampaignFile& a, const CampaignFile& b,
-                              const Path& of_a, const Path& of_b) {
+                              const Path& of_a, const Path& of_b,
+                              bool converted = false) {
+  if (a.base_digest != b.base_digest && !converted) {
+    return conflict("{} and {}: have different bases; expected the same",
+                    of_a.native(), of_b.native());
+  }
   const auto differ = [&](const char* what, const std::string& one,
                           const std::string& other) {
     return conflict("{} and {}: have the {} \"{}\" and \"{}\"; expected the same",
@@ -281,19 +282,11 @@ Result<void> check_comparable(const CampaignFile& a, const CampaignFile& b,
   return {};
 }
 
-Result<void> check_base(const CampaignFile& a, const CampaignFile& b, const Path& of_a,
-                        const Path& of_b) {
-  if (a.base_digest == b.base_digest) return {};
-  return conflict("{} and {}: have different bases; expected the same", of_a.native(),
-                  of_b.native());
-}
-
 Result<ReadCampaign> read_parts(Env& env, std::span<const Path> folders) {
   ReadCampaign found;
   for (const Path& folder : folders) {
     const CampaignFile file = HOLDFAST_TRY(read_campaign(env, folder));
     if (found.parts.empty()) found.file = file;
-    HOLDFAST_TRY(check_base(found.file, file, folders[0], folder));
     HOLDFAST_TRY(check_comparable(found.file, file, folders[0], folder));
     if (const auto why = first_difference(found.file.golden, file.golden)) {
       return conflict("{} and {}: have different golden runs, {}; expected parts of one",
@@ -312,7 +305,6 @@ Result<void> check_strata(const std::vector<CampaignFile>& files,
       return invalid("{}: has no number of sites; expected a campaign that draws them",
                      folders[i].native());
     }
-    HOLDFAST_TRY(check_base(files[0], files[i], folders[0], folders[i]));
     HOLDFAST_TRY(check_comparable(files[0], files[i], folders[0], folders[i]));
     for (size_t j = 0; j < i; ++j) {
       if (files[j].settings != files[i].settings) continue;
@@ -358,10 +350,8 @@ Result<PairedAnalysis> analyse_pairs(Env& env, const PairedFolders& folders) {
   }
   const ReadCampaign a = HOLDFAST_TRY(read_parts(env, folders.a));
   const ReadCampaign b = HOLDFAST_TRY(read_parts(env, folders.b));
-  const Path& of_a = folders.a[0];
-  const Path& of_b = folders.b[0];
-  if (!folders.converted) HOLDFAST_TRY(check_base(a.file, b.file, of_a, of_b));
-  HOLDFAST_TRY(check_comparable(a.file, b.file, of_a, of_b));
+  const Path &of_a = folders.a[0], &of_b = folders.b[0];
+  HOLDFAST_TRY(check_comparable(a.file, b.file, of_a, of_b, folders.converted));
   std::vector<Pair> pairs;
   for (size_t i = 0; i < a.parts.size(); ++i) {
     HOLDFAST_TRY(match(a.parts[i], b.parts[i], folders.converted, pairs)
