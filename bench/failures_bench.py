@@ -40,7 +40,6 @@ above 0.
 
 import argparse
 import json
-import math
 import shutil
 import statistics
 import subprocess
@@ -49,6 +48,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from holdfast.statistics import mean_interval
 from killed import ROOT, Example, Failures, Job, Measured, examples, measure
 
 PROGRAM = ROOT / "build/release/bin/holdfast"
@@ -226,19 +226,6 @@ def show(title: str, rows: list[dict]) -> None:
     print(f"\n{title}")
     for line in cells:
         print("  ".join(cell.rjust(width) for cell, width in zip(line, widths)))
-
-
-# Student's t for 95 % intervals, by the number of values less one.
-STUDENT = (math.nan, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
-
-
-def mean_interval(values: list[float]) -> tuple[float, float]:
-    """The mean of the values, and half of its 95 % interval. Infinity if there is one value."""
-    mean = statistics.fmean(values)
-    if len(values) < 2:
-        return mean, math.inf
-    student = STUDENT[min(len(values), len(STUDENT)) - 1]
-    return mean, student * statistics.stdev(values) / math.sqrt(len(values))
 
 
 def over_sequences(rows: list[dict]) -> dict[str, dict[str, tuple[float, float]]]:

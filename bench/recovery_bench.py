@@ -48,7 +48,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import holdfast
-from failures_bench import mean_interval
+from holdfast.statistics import mean_interval
 from paired import difference, interval
 from recovery_figures import Figures
 from recovery_jobs import HOROVOD, ROOT, Job, Plan, Ran, Way, exponential_times

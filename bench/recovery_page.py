@@ -5,7 +5,7 @@ import math
 import statistics
 from pathlib import Path
 
-from failures_bench import mean_interval
+from holdfast.statistics import mean_interval
 from paired import difference, interval
 from recovery_figures import machines_text
 

@@ -4,7 +4,7 @@
 
 The training of examples/train_gpt.py runs by turns as it is and with a record of each step, in new
 processes. Counted is the median time from one step to the next. Bar: a recorded step takes at most
-1.3 times as long, beyond the 95 % interval of the ratio.
+1.3 times as long, beyond the interval of the ratio.
 """
 
 import argparse

@@ -38,6 +38,7 @@ from paired import busy_cores, in_turns
 from torch import nn
 
 import holdfast
+from holdfast.statistics import wilson_interval
 from watch_page import write_page
 
 RESULTS = Path(__file__).resolve().parent / "results/watch.json"
@@ -182,14 +183,6 @@ def cost(size: int, step: float) -> dict[str, Any]:
             "own_share": report.share}
 
 
-def interval(seen: int, trials: int, chance: float = 0.95) -> tuple[float, float]:
-    """Wilson's interval, which contains the truth with that chance."""
-    z, p = statistics.NormalDist().inv_cdf((1 + chance) / 2), seen / trials
-    middle = (p + z * z / (2 * trials)) / (1 + z * z / trials)
-    half = z / (1 + z * z / trials) * math.sqrt(p * (1 - p) / trials + z * z / (4 * trials**2))
-    return max(0.0, middle - half), min(1.0, middle + half)
-
-
 def detection(size: int, step: float, share: float, flips: int) -> dict[str, Any]:
     """Measures the share of flips that the watch sees before the next update."""
     # Without a learning rate an update changes no parameter, so that a flip can be undone after it.
@@ -203,8 +196,8 @@ def detection(size: int, step: float, share: float, flips: int) -> dict[str, Any
         struck = Flips(one.ck, [now + (k + random.random()) * apart for k in range(flips)], plans)
         one.run_with(struck)
         seen, report = struck.seen, one.ck.watched
-    low, high = interval(seen, flips)
-    least, most = interval(seen, flips, 0.999)
+    low, high = wilson_interval(seen, flips)
+    least, most = wilson_interval(seen, flips, 0.999)
     return {"share": share, "flips": flips, "seen": seen, "part": seen / flips, "low": low,
             "high": high, "reported_chance": report.chance,
             "agrees": least <= report.chance <= most, "cycle_steps": report.cycle,

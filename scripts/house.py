@@ -16,6 +16,11 @@ ROOT = Path(__file__).resolve().parent.parent
 NOT_PRODUCT = re.compile(r"(_test|_bench|_fuzz)\.cpp$|testing\.(h|cpp)$")
 MOST_DEPENDENCIES = 12
 LONG = 400  # lines of a file
+# What only holdfast/statistics and holdfast/campaign/outcome.h may have: the mathematics of intervals
+# and tests, functions of their names, and the list of outcomes that are harm.
+STATISTICS = re.compile(
+    r"\blgamma\(|\berfc\(|NormalDist|\.stdev\(|\bresamples\b|\"timed out\",\s*\"N-EV\"|"
+    r"^def \w*(wilson|newcombe|mcnemar|fisher|holm|mean_interval|median_interval)\w*\(", re.M)
 
 
 def lines_of(files: list[Path]) -> int:
@@ -67,7 +72,17 @@ def doubles() -> list[str]:
     faults += [f"{file.relative_to(ROOT)}: has names of tensors; expected them in "
                "holdfast/models/tensor_tables.cpp" for file in tables
                if file.name != "tensor_tables.cpp"]
-    return faults
+    return faults + statistics_again(ROOT)
+
+
+def statistics_again(root: Path) -> list[str]:
+    """The files that have statistics of their own."""
+    files = [*root.glob("holdfast/**/*.cpp"), *(file for folder in ("bench", "study", "python/holdfast")
+                                                for file in root.glob(f"{folder}/**/*.py"))]
+    return [f"{file.relative_to(root)}: has statistics; expected those of holdfast/statistics"
+            for file in files if not NOT_PRODUCT.search(file.name)
+            and file.parent.name not in ("statistics", "campaign")
+            and STATISTICS.search(file.read_text())]
 
 
 def count(build: Path | None) -> dict[str, int]:

@@ -43,7 +43,7 @@ def read() -> dict:
 def milliseconds(value: float | list[float]) -> str:
     """A figure; one that has an interval is shown with it."""
     if isinstance(value, list):
-        middle, low, high = value
+        middle, low, high = value[:3]  # the fourth is what the interval covers
         digits = ".1f" if abs(high) < 10 else ",.0f"
         return f"{middle:{digits}} ms ({low:{digits}} to {high:{digits}})"
     return f"{value:.1f} ms" if abs(value) < 10 else f"{value:,.0f} ms"

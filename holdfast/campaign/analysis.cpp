@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <iterator>
 #include <map>
 
 #include "holdfast/corruption/sites.h"
@@ -11,16 +13,20 @@ namespace {
 
 using Records = std::vector<TrialRecord>;
 
-CountedRate counted(int64_t count, int64_t total) {
-  return {count, total, wilson_interval(count, total)};
-}
+// A campaign whose trials may have been run in parts.
+struct ReadCampaign {
+  CampaignFile file{};  // that of the first part
+  std::vector<Records> parts{};
+};
 
-template <typename Test>
-CountedRate count_of(const std::vector<const TrialRecord*>& records, Test test) {
-  const auto count =
-      std::ranges::count_if(records, [&](const TrialRecord* r) { return test(*r); });
-  return counted(count, std::ssize(records));
-}
+// A trial, and which bits it has flipped of numbers that have an exponent.
+struct Member {
+  const TrialRecord* record = nullptr;
+  bool top = false;   // the highest bit of an exponent
+  bool sign = false;
+};
+
+using Group = std::vector<Member>;
 
 bool is_nev(const TrialRecord& record) { return record.outcome == Outcome::kNev; }
 bool has_timed_out(const TrialRecord& record) {
@@ -38,12 +44,18 @@ std::string common_name(const TrialRecord& record, Name name) {
   return all ? first : "several";
 }
 
-bool flips_top_exponent(const RecordedFlip& recorded) {
-  const auto tops =
-      chosen_bits(recorded.flip.dtype, {.field = BitChoice::Field::kTopExponent});
-  return std::ranges::any_of(set_bits(recorded.flip.mask()), [&](int bit) {
-    return std::ranges::count(tops, bit) > 0;
-  });
+Member member_of(const TrialRecord& record) {
+  Member found{.record = &record};
+  for (const auto& [flip, role, guessed, layer] : record.flips) {
+    const ElementBits mask = flip.mask();
+    const auto flips = [&](int bit) { return has_bit(mask, bit); };
+    const auto tops = chosen_bits(flip.dtype, {.field = BitChoice::Field::kTopExponent});
+    if (tops.empty()) continue;
+    found.top |= std::ranges::any_of(tops, flips);
+    found.sign |= std::ranges::any_of(
+        chosen_bits(flip.dtype, {.field = BitChoice::Field::kSign}), flips);
+  }
+  return found;
 }
 
 bool flips_one_bit(const TrialRecord& record) {
@@ -56,34 +68,65 @@ std::string bit_name(const TrialRecord& record) {
   return fmt::format("{} bit {:2}", name_of(flip.dtype), set_bits(flip.mask())[0]);
 }
 
-std::string top_bit_name(const TrialRecord& record) {
-  const bool top = std::ranges::any_of(record.flips, flips_top_exponent);
-  return top ? "with a top exponent bit" : "without one";
+bool is_role_guessed(const TrialRecord& record) {
+  return std::ranges::any_of(record.flips, &RecordedFlip::guessed);
 }
 
-bool is_role_guessed(const TrialRecord* record) {
-  return std::ranges::any_of(record->flips, &RecordedFlip::guessed);
+int64_t count_if(const Group& group, bool (*test)(const TrialRecord&)) {
+  return std::ranges::count_if(group,
+                               [&](const Member& one) { return test(*one.record); });
+}
+
+CountedRate count_low(const Group& group, const CampaignFile& file) {
+  const auto golden = file.golden.after_loading("accuracy");
+  int64_t low = 0, evaluated = 0;
+  for (const auto& [record, top, sign] : group) {
+    if (!golden || !record->first_accuracy) continue;
+    evaluated += 1;
+    // An accuracy that is not a number is low, too. A little is left to rounding.
+    low += !(100 * (*golden - *record->first_accuracy) <
+             file.thresholds.degraded_accuracy - 1e-4);
+  }
+  return counted_rate(low, evaluated);
+}
+
+TrialGroup count_group(const std::string& name, const Group& group,
+                       const CampaignFile& file) {
+  TrialGroup found{.name = name, .trials = std::ssize(group)};
+  for (const auto& [record, top, sign] : group) {
+    const auto outcome = static_cast<size_t>(record->outcome);
+    found.outcomes[outcome] += 1;
+    found.top_exponent[outcome] += top;
+    found.sign_only[outcome] += sign && !top;
+    found.seconds += record->seconds;
+  }
+  found.nev = counted_rate(count_if(group, is_nev), found.trials);
+  found.harm = counted_rate(count_if(group, is_harmed), found.trials);
+  found.low_after_loading = count_low(group, file);
+  found.guessed = count_if(group, is_role_guessed);
+  return found;
 }
 
 template <typename Name>
-std::vector<TrialGroup> groups_by(const Records& records, Name name) {
-  std::map<std::string, std::vector<const TrialRecord*>> groups;
-  for (const TrialRecord& record : records) groups[name(record)].push_back(&record);
+std::vector<TrialGroup> groups_by(const Group& all, const CampaignFile& file, Name name) {
+  std::map<std::string, Group> groups;
+  for (const Member& one : all) groups[name(one)].push_back(one);
   std::vector<TrialGroup> found;
   for (const auto& [key, members] : groups) {
-    found.push_back({key, count_of(members, is_nev), count_of(members, is_harmed),
-                     std::ranges::count_if(members, is_role_guessed)});
+    found.push_back(count_group(key, members, file));
   }
   return found;
 }
 
-std::vector<TrialGroup> groups_by_bit(const Records& records) {
-  const bool has_flips = std::ranges::any_of(
-      records, [](const TrialRecord& record) { return !record.flips.empty(); });
-  if (!has_flips) return {};
-  return std::ranges::all_of(records, flips_one_bit)
-             ? groups_by(records, bit_name)
-             : groups_by(records, top_bit_name);
+std::vector<TrialGroup> groups_by_bit(const Group& all, const CampaignFile& file) {
+  const auto has_flips = [](const TrialRecord& record) { return !record.flips.empty(); };
+  if (count_if(all, has_flips) == 0) return {};
+  if (count_if(all, flips_one_bit) == std::ssize(all)) {
+    return groups_by(all, file, [](const Member& one) { return bit_name(*one.record); });
+  }
+  return groups_by(all, file, [](const Member& one) {
+    return one.top ? "with a top exponent bit" : "without one";
+  });
 }
 
 // Each trial once, in their order.
@@ -99,31 +142,28 @@ Result<Records> records_of(Env& env, const Path& folder) {
   return records;
 }
 
-std::vector<const TrialRecord*> pointers(const Records& records) {
-  std::vector<const TrialRecord*> found;
-  for (const TrialRecord& record : records) found.push_back(&record);
+Group members_of(const ReadCampaign& campaign) {
+  Group found;
+  for (const Records& part : campaign.parts) {
+    std::ranges::transform(part, std::back_inserter(found), member_of);
+  }
   return found;
 }
 
-void add_outcomes(const Records& records, CampaignAnalysis& analysis) {
-  const auto all = pointers(records);
-  for (const Outcome outcome : kAllOutcomes) {
-    const auto has = [&](const TrialRecord& r) { return r.outcome == outcome; };
-    analysis.outcomes.push_back({outcome, count_of(all, has)});
+// What a flip makes of a number, without where the number is.
+using Change = std::pair<ElementBits, ElementBits>;
+
+std::vector<Change> changes_of(const TrialRecord& record) {
+  std::vector<Change> found;
+  for (const RecordedFlip& one : record.flips) {
+    found.emplace_back(one.flip.before, one.flip.after);
   }
-  analysis.harm = count_of(all, is_harmed);
-  const auto golden = analysis.file.golden.after_loading("accuracy");
-  const double points = analysis.file.thresholds.degraded_accuracy;
-  if (!golden) return;
-  auto evaluated = all;
-  std::erase_if(evaluated, [](const TrialRecord* r) { return !r->first_accuracy; });
-  analysis.low_after_loading = count_of(evaluated, [&](const TrialRecord& record) {
-    // An accuracy that is not a number is low, too.
-    return !(100 * (*golden - *record.first_accuracy) < points - 1e-4);
-  });
+  std::ranges::sort(found);
+  return found;
 }
 
-bool same_plan(const TrialRecord& a, const TrialRecord& b) {
+bool same_plan(const TrialRecord& a, const TrialRecord& b, bool converted) {
+  if (converted) return changes_of(a) == changes_of(b) && a.bytes == b.bytes;
   const auto same = [](const RecordedFlip& x, const RecordedFlip& y) {
     return x.flip.tensor == y.flip.tensor && x.flip.element == y.flip.element &&
            x.flip.before == y.flip.before && x.flip.after == y.flip.after;
@@ -133,20 +173,39 @@ bool same_plan(const TrialRecord& a, const TrialRecord& b) {
 
 using Pair = std::pair<const TrialRecord*, const TrialRecord*>;
 
-Result<std::vector<Pair>> match(const Records& a, const Records& b) {
-  std::vector<Pair> pairs;
+// Adds the pairs of one part.
+Result<void> match(const Records& a, const Records& b, bool converted,
+                   std::vector<Pair>& pairs) {
   auto other = b.begin();
   for (const TrialRecord& one : a) {
     while (other != b.end() && other->trial < one.trial) ++other;
     if (other == b.end()) break;
     if (other->trial != one.trial) continue;
-    if (!same_plan(one, *other)) {
+    if (!same_plan(one, *other, converted)) {
       return conflict("trial {}: the plans differ; expected campaigns with equal plans",
                       one.trial);
     }
     pairs.emplace_back(&one, &*other);
   }
-  return pairs;
+  return {};
+}
+
+// Whether there is a finite state at the end of both.
+bool has_ends(const Pair& pair) {
+  return std::min(pair.first->outcome, pair.second->outcome) > Outcome::kNev;
+}
+
+// Whether both left the same finite numbers. Distances count if both have them.
+bool has_equal_bits(const Pair& pair) {
+  const auto& [a, b] = pair;
+  for (const auto& number : {a->final_loss, a->final_accuracy}) {
+    if (!number || !std::isfinite(*number)) return false;
+  }
+  const auto is_far = [](const auto& one) { return !std::isfinite(one.second); };
+  if (a->distance && std::ranges::any_of(*a->distance, is_far)) return false;
+  return a->outcome == b->outcome && a->final_loss == b->final_loss &&
+         a->final_accuracy == b->final_accuracy &&
+         (!a->distance || !b->distance || a->distance == b->distance);
 }
 
 void count_pair(const Pair& pair, PairedAnalysis& found) {
@@ -157,14 +216,18 @@ void count_pair(const Pair& pair, PairedAnalysis& found) {
           : found.harm.neither) += 1;
   found.equal += pair.first->outcome == pair.second->outcome;
   found.timed_out_once += has_timed_out(*pair.first) != has_timed_out(*pair.second);
+  found.nev_once += is_nev(*pair.first) != is_nev(*pair.second);
+  found.without_end += !has_ends(pair);
+  found.equal_bits += has_ends(pair) && has_equal_bits(pair);
 }
 
 double log_ratio(double a, double b) { return a == b ? 0 : std::log10(a / b); }
 
 std::vector<DistancePairs> compare_distances(const std::vector<Pair>& pairs) {
   std::map<std::string, std::vector<double>> ratios;
-  for (const auto& [a, b] : pairs) {
-    if (!a->distance || !b->distance || is_nev(*a) || is_nev(*b)) continue;
+  for (const Pair& pair : pairs) {
+    const auto& [a, b] = pair;
+    if (!a->distance || !b->distance || !has_ends(pair)) continue;
     for (const auto& [tensor, of_a] : *a->distance) {
       const auto of_b = b->distance->find(tensor);
       if (of_b == b->distance->end()) continue;
@@ -175,9 +238,14 @@ std::vector<DistancePairs> compare_distances(const std::vector<Pair>& pairs) {
   std::vector<DistancePairs> found;
   std::vector<double> p_values;
   for (const auto& [tensor, values] : ratios) {
-    p_values.push_back(median_within_p(values, kDistanceMargin));
+    const auto beyond = [](double ratio) { return ratio >= kDistanceMargin; };
+    const int64_t above = std::ranges::count_if(values, beyond);
+    const int64_t below = std::ranges::count_if(values, beyond, std::negate<>());
+    p_values.push_back(binomial_tail(std::ssize(values), std::max(above, below)));
     found.push_back({.tensor = tensor,
                      .pairs = std::ssize(values),
+                     .above = above,
+                     .below = below,
                      .log_ratio = median_interval(values),
                      .within_p = p_values.back()});
   }
@@ -187,15 +255,20 @@ std::vector<DistancePairs> compare_distances(const std::vector<Pair>& pairs) {
 }
 
 std::string setting_of(const CampaignFile& file, const char* name) {
-  for (const auto& [key, value] : file.settings) {
-    if (key == name) return value;
-  }
-  return "";
+  const auto& all = file.settings;
+  const auto found = std::ranges::find(all, name, [](auto& one) { return one.first; });
+  return found == all.end() ? "" : found->second;
 }
 
-// Fails unless the same end of a trial has the same outcome in both campaigns.
+// Fails unless the same end of a trial has the same outcome in both campaigns, which have
+// the same base unless it was converted.
 Result<void> check_comparable(const CampaignFile& a, const CampaignFile& b,
-                              const Path& of_a, const Path& of_b) {
+                              const Path& of_a, const Path& of_b,
+                              bool converted = false) {
+  if (a.base_digest != b.base_digest && !converted) {
+    return conflict("{} and {}: have different bases; expected the same",
+                    of_a.native(), of_b.native());
+  }
   const auto differ = [&](const char* what, const std::string& one,
                           const std::string& other) {
     return conflict("{} and {}: have the {} \"{}\" and \"{}\"; expected the same",
@@ -209,6 +282,21 @@ Result<void> check_comparable(const CampaignFile& a, const CampaignFile& b,
   return {};
 }
 
+Result<ReadCampaign> read_parts(Env& env, std::span<const Path> folders) {
+  ReadCampaign found;
+  for (const Path& folder : folders) {
+    const CampaignFile file = HOLDFAST_TRY(read_campaign(env, folder));
+    if (found.parts.empty()) found.file = file;
+    HOLDFAST_TRY(check_comparable(found.file, file, folders[0], folder));
+    if (const auto why = first_difference(found.file.golden, file.golden)) {
+      return conflict("{} and {}: have different golden runs, {}; expected parts of one",
+                      folders[0].native(), folder.native(), *why);
+    }
+    found.parts.push_back(HOLDFAST_TRY(records_of(env, folder)));
+  }
+  return found;
+}
+
 // Fails unless the campaigns can be parts of one population.
 Result<void> check_strata(const std::vector<CampaignFile>& files,
                           std::span<const Path> folders) {
@@ -216,10 +304,6 @@ Result<void> check_strata(const std::vector<CampaignFile>& files,
     if (files[i].sites == 0) {
       return invalid("{}: has no number of sites; expected a campaign that draws them",
                      folders[i].native());
-    }
-    if (files[i].base_digest != files[0].base_digest) {
-      return conflict("{} and {}: have different bases; expected parts of one",
-                      folders[0].native(), folders[i].native());
     }
     HOLDFAST_TRY(check_comparable(files[0], files[i], folders[0], folders[i]));
     for (size_t j = 0; j < i; ++j) {
@@ -237,44 +321,54 @@ double CountedRate::rate() const {
   return total == 0 ? 0 : static_cast<double>(count) / static_cast<double>(total);
 }
 
-Result<CampaignAnalysis> analyse_campaign(Env& env, const Path& folder) {
-  CampaignAnalysis analysis{.file = HOLDFAST_TRY(read_campaign(env, folder))};
-  const Records records = HOLDFAST_TRY(records_of(env, folder));
-  analysis.trials = std::ssize(records);
-  add_outcomes(records, analysis);
-  analysis.by_bit = groups_by_bit(records);
-  analysis.by_role = groups_by(records, [](const TrialRecord& record) {
-    return common_name(record, [](const RecordedFlip& flip) {
+CountedRate counted_rate(int64_t count, int64_t total) {
+  return {count, total, wilson_interval(count, total)};
+}
+
+Result<CampaignAnalysis> analyse_campaign(Env& env, std::span<const Path> parts) {
+  const ReadCampaign campaign = HOLDFAST_TRY(read_parts(env, parts));
+  const Group all = members_of(campaign);
+  CampaignAnalysis analysis{.file = campaign.file};
+  const CampaignFile& file = analysis.file;
+  analysis.all = count_group("all", all, file);
+  analysis.by_bit = groups_by_bit(all, file);
+  analysis.by_role = groups_by(all, file, [](const Member& one) {
+    return common_name(*one.record, [](const RecordedFlip& flip) {
       return std::string(name_of(flip.role));
     });
   });
-  analysis.by_layer = groups_by(records, [](const TrialRecord& record) {
-    return common_name(record, [](const RecordedFlip& flip) { return flip.layer; });
+  analysis.by_layer = groups_by(all, file, [](const Member& one) {
+    return common_name(*one.record, [](const RecordedFlip& flip) { return flip.layer; });
   });
   return analysis;
 }
 
-Result<PairedAnalysis> analyse_pairs(Env& env, const Path& a, const Path& b) {
-  const CampaignFile file_a = HOLDFAST_TRY(read_campaign(env, a));
-  const CampaignFile file_b = HOLDFAST_TRY(read_campaign(env, b));
-  if (file_a.base_digest != file_b.base_digest) {
-    return conflict("{} and {}: have different bases; expected the same for pairs",
-                    a.native(), b.native());
+Result<PairedAnalysis> analyse_pairs(Env& env, const PairedFolders& folders) {
+  if (folders.a.size() != folders.b.size() || folders.a.empty()) {
+    return invalid("parts: {} and {}; expected as many of both campaigns",
+                   folders.a.size(), folders.b.size());
   }
-  HOLDFAST_TRY(check_comparable(file_a, file_b, a, b));
-  const Records of_a = HOLDFAST_TRY(records_of(env, a));
-  const Records of_b = HOLDFAST_TRY(records_of(env, b));
-  const std::vector<Pair> pairs = HOLDFAST_TRY(match(of_a, of_b));
+  const ReadCampaign a = HOLDFAST_TRY(read_parts(env, folders.a));
+  const ReadCampaign b = HOLDFAST_TRY(read_parts(env, folders.b));
+  const Path &of_a = folders.a[0], &of_b = folders.b[0];
+  HOLDFAST_TRY(check_comparable(a.file, b.file, of_a, of_b, folders.converted));
+  std::vector<Pair> pairs;
+  for (size_t i = 0; i < a.parts.size(); ++i) {
+    HOLDFAST_TRY(match(a.parts[i], b.parts[i], folders.converted, pairs)
+                     .within(fmt::format("{} and {}", folders.a[i].native(),
+                                         folders.b[i].native())));
+  }
   if (pairs.empty()) {
-    return not_found("{} and {}: have no trial in common; expected some", a.native(),
-                     b.native());
+    return not_found("{} and {}: have no trial in common; expected some",
+                     of_a.native(), of_b.native());
   }
-  PairedAnalysis found{.deadline_a = file_a.deadline, .deadline_b = file_b.deadline};
+  PairedAnalysis found{.deadline_a = a.file.deadline, .deadline_b = b.file.deadline};
   for (const Pair& pair : pairs) count_pair(pair, found);
   found.difference = static_cast<double>(found.harm.only_a - found.harm.only_b) /
                      static_cast<double>(found.harm.total());
   found.interval = paired_difference(found.harm);
   found.p = mcnemar_p(found.harm);
+  found.same_golden = !first_difference(a.file.golden, b.file.golden);
   found.distances = compare_distances(pairs);
   return found;
 }
@@ -289,11 +383,11 @@ Result<StrataAnalysis> analyse_strata(Env& env, std::span<const Path> folders) {
   std::vector<Stratum> harm, nev;
   for (size_t i = 0; i < files.size(); ++i) {
     const Records records = HOLDFAST_TRY(records_of(env, folders[i]));
-    const auto all = pointers(records);
     const auto weight = static_cast<double>(files[i].sites);
-    harm.push_back({weight, count_of(all, is_harmed).count, std::ssize(records)});
-    nev.push_back({weight, count_of(all, is_nev).count, std::ssize(records)});
-    found.trials += std::ssize(records);
+    const int64_t total = std::ssize(records);
+    harm.push_back({weight, std::ranges::count_if(records, is_harmed), total});
+    nev.push_back({weight, std::ranges::count_if(records, is_nev), total});
+    found.trials += total;
   }
   found.harm = stratified_rate(harm);
   found.nev = stratified_rate(nev);

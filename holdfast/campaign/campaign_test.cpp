@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "holdfast/campaign/analysis.h"
 #include "holdfast/campaign/campaign_testing.h"
 
@@ -75,7 +77,7 @@ TEST_F(CampaignTest, FailuresOfTheProgramAreOutcomes) {
     ASSERT_EQ(recorded.size(), 1u);
     EXPECT_EQ(recorded[0].outcome, outcome) << how << ": " << recorded[0].why;
   }
-  const auto pairs = analyse_pairs(*env_, root_ / "hang", root_ / "die");
+  const auto pairs = compare("hang", "die");
   ASSERT_OK(pairs);
   EXPECT_EQ(pairs->timed_out_once, 1);
   EXPECT_EQ(pairs->deadline_a, 3);
@@ -103,7 +105,7 @@ TEST_F(CampaignTest, ACampaignHasTheSitesOfItsPlans) {
   asked.request.sites.tensors = {"model.*"};
   asked.request.fault = {.kind = Fault::Kind::kBurst, .length = 4};
   ASSERT_OK(run_campaign(*env_, asked));
-  const auto analysis = analyse_campaign(*env_, root_ / "out");
+  const auto analysis = analyse("out");
   ASSERT_OK(analysis);
   EXPECT_EQ(analysis->file.sites, 16 * 29);  // a burst of 4 bits has 29 places in 32
 }
@@ -130,11 +132,11 @@ TEST_F(CampaignTest, TheAnalysisCountsAndPredicts) {
   asked.trials = 24;
   asked.request.sites.tensors = {"model.*"};
   ASSERT_OK(run_campaign(*env_, asked));
-  const auto analysis = analyse_campaign(*env_, root_ / "out");
+  const auto analysis = analyse("out");
   ASSERT_OK(analysis);
-  EXPECT_EQ(analysis->trials, 24);
+  EXPECT_EQ(analysis->all.trials, 24);
   int64_t outcomes = 0, nev = 0, in_groups = 0;
-  for (const auto& [outcome, rate] : analysis->outcomes) outcomes += rate.count;
+  for (const int64_t count : analysis->all.outcomes) outcomes += count;
   EXPECT_EQ(outcomes, 24);
   for (const TrialGroup& group : analysis->by_bit) {
     in_groups += group.nev.total;
@@ -143,13 +145,13 @@ TEST_F(CampaignTest, TheAnalysisCountsAndPredicts) {
     EXPECT_EQ(group.nev.count, group.nev.total);
   }
   EXPECT_EQ(in_groups, 24);
-  EXPECT_EQ(nev, analysis->outcomes[size_t(Outcome::kNev)].rate.count);
+  EXPECT_EQ(nev, analysis->all.nev.count);
   ASSERT_TRUE(analysis->file.predicted);
   EXPECT_NEAR(*analysis->file.predicted, 1.0 / 32, 1e-12);
   EXPECT_EQ(analysis->file.sites, 16 * 32);
   ASSERT_EQ(analysis->by_role.size(), 1u);
   EXPECT_EQ(analysis->by_role[0].name, "parameter");
-  EXPECT_EQ(analysis->low_after_loading.total, 0) << "the training logs from step 1 on";
+  EXPECT_EQ(analysis->all.low_after_loading.total, 0) << "the training logs from step 1 on";
   EXPECT_FALSE(records()[0].first_accuracy);
 }
 
@@ -159,14 +161,14 @@ TEST_F(CampaignTest, TheAccuracyAfterLoadingIsThatOfStepZero) {
   asked.request.sites.tensors = {"model.*"};
   asked.request.sites.bits = *parse_bit_choice("28-31");
   ASSERT_OK(run_campaign(*env_, asked));
-  const auto analysis = analyse_campaign(*env_, root_ / "out");
+  const auto analysis = analyse("out");
   ASSERT_OK(analysis);
-  EXPECT_EQ(analysis->low_after_loading.total, 24);
+  EXPECT_EQ(analysis->all.low_after_loading.total, 24);
   const auto low = std::ranges::count_if(records(), [](const TrialRecord& record) {
     return record.first_accuracy && *record.first_accuracy < 1;
   });
   EXPECT_GT(low, 0);
-  EXPECT_EQ(analysis->low_after_loading.count, low);
+  EXPECT_EQ(analysis->all.low_after_loading.count, low);
 }
 
 TEST_F(CampaignTest, PairsOfTheSamePlansAreComparedAndOthersRefused) {
@@ -180,21 +182,21 @@ TEST_F(CampaignTest, PairsOfTheSamePlansAreComparedAndOthersRefused) {
   asked.folder = root_ / "other";
   asked.request.seed = 1;
   ASSERT_OK(run_campaign(*env_, asked));
-  const auto pairs = analyse_pairs(*env_, root_ / "out", root_ / "again");
+  const auto pairs = compare("out", "again");
   ASSERT_OK(pairs);
   EXPECT_EQ(pairs->harm.total(), 6);
   EXPECT_EQ(pairs->equal, 6);
   EXPECT_EQ(pairs->difference, 0);
   EXPECT_EQ(pairs->p, 1);
   ASSERT_EQ(pairs->distances.size(), 2u);
-  EXPECT_EQ(pairs->distances[0].log_ratio.median, 0);
-  EXPECT_ERROR(analyse_pairs(*env_, root_ / "out", root_ / "other"),
+  EXPECT_EQ(pairs->distances[0].log_ratio.value, 0);
+  EXPECT_ERROR(compare("out", "other"),
                ErrorCode::kConflict);
   asked.thresholds.spiked_loss = 3;
   asked.trials = 1;
   asked.folder = root_ / "lenient";
   ASSERT_OK(run_campaign(*env_, asked));
-  EXPECT_NE(message_of(analyse_pairs(*env_, root_ / "other", root_ / "lenient"))
+  EXPECT_NE(message_of(compare("other", "lenient"))
                 .find("have the thresholds"),
             std::string::npos);
   const std::vector<Path> twice{root_ / "out", root_ / "again"};
@@ -208,11 +210,58 @@ TEST_F(CampaignTest, PairsOfTheSamePlansAreComparedAndOthersRefused) {
   const std::vector<Path> bases{root_ / "out", root_ / "elsewhere"};
   EXPECT_NE(message_of(analyse_strata(*env_, bases)).find("have different bases"),
             std::string::npos);
+  EXPECT_ERROR(compare("out", "elsewhere"), ErrorCode::kConflict);
+  EXPECT_NE(message_of(compare("out", "elsewhere", true)).find("the plans differ"),
+            std::string::npos)
+      << "the numbers that are flipped are others";
   const std::vector<Path> both{root_ / "out", root_ / "other"};
   const auto strata = analyse_strata(*env_, both);
   ASSERT_OK(strata);
   EXPECT_EQ(strata->trials, 12);
-  EXPECT_ERROR(analyse_campaign(*env_, root_ / "none"), ErrorCode::kNotFound);
+  EXPECT_ERROR(analyse("none"), ErrorCode::kNotFound);
+}
+
+TEST_F(CampaignTest, PartsAreCountedAndComparedTogether) {
+  CampaignOptions asked = served();
+  asked.state = true;
+  asked.trials = 8;
+  asked.request.sites.tensors = {"model.*"};
+  asked.request.sites.bits = *parse_bit_choice("28-31");
+  std::vector<Path> parts;
+  for (const int64_t seed : {0, 1}) {
+    asked.request.seed = seed;
+    asked.folder = root_ / fmt::format("part.{}", seed);
+    parts.push_back(asked.folder);
+    ASSERT_OK(run_campaign(*env_, asked));
+  }
+  const auto first = analyse("part.0"), second = analyse("part.1");
+  const auto all = analyse_campaign(*env_, parts);
+  ASSERT_OK(all);
+  EXPECT_EQ(all->all.trials, 16);
+  for (size_t i = 0; i < kAllOutcomes.size(); ++i) {
+    const auto sum = [&](auto counts) {
+      return (first->all.*counts)[i] + (second->all.*counts)[i];
+    };
+    EXPECT_EQ(all->all.outcomes[i], sum(&TrialGroup::outcomes));
+    EXPECT_EQ(all->all.top_exponent[i], sum(&TrialGroup::top_exponent));
+    EXPECT_EQ(all->all.sign_only[i], sum(&TrialGroup::sign_only));
+  }
+  for (const TrialGroup& group : all->by_bit) {
+    EXPECT_EQ(group.top_exponent == group.outcomes, group.name == "F32 bit 30");
+    EXPECT_EQ(group.sign_only == group.outcomes, group.name == "F32 bit 31");
+  }
+  const auto pairs = analyse_pairs(*env_, {parts, parts});
+  ASSERT_OK(pairs);
+  EXPECT_EQ(pairs->harm.total(), 16);
+  EXPECT_TRUE(pairs->same_golden);
+  EXPECT_GT(pairs->without_end, 0);
+  const DistancePairs& distance = pairs->distances[0];
+  EXPECT_EQ(distance.pairs, 16 - pairs->without_end);
+  EXPECT_EQ(distance.above + distance.below, 0);
+  EXPECT_NEAR(distance.within_p, std::pow(0.5, distance.pairs), 1e-12);
+  EXPECT_ERROR(analyse_pairs(*env_, {parts, {parts[0]}}), ErrorCode::kInvalid);
+  EXPECT_ERROR(analyse_pairs(*env_, {parts, {parts[1], parts[0]}}),
+               ErrorCode::kConflict);
 }
 
 }  // namespace

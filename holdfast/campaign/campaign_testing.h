@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "holdfast/base/testing.h"
+#include "holdfast/campaign/analysis.h"
 #include "holdfast/campaign/campaign.h"
 #include "holdfast/campaign/campaign_file.h"
 #include "holdfast/campaign/trial_record.h"
@@ -184,6 +185,15 @@ class CampaignTest : public ::testing::Test {
     if (!read.ok()) return {};
     std::ranges::sort(*read, {}, &TrialRecord::trial);
     return std::move(*read);
+  }
+
+  Result<CampaignAnalysis> analyse(const char* folder) {
+    const Path path = root_ / folder;
+    return analyse_campaign(*env_, {&path, 1});
+  }
+
+  Result<PairedAnalysis> compare(const char* a, const char* b, bool converted = false) {
+    return analyse_pairs(*env_, {{root_ / a}, {root_ / b}, converted});
   }
 
   // The records without times.

@@ -19,6 +19,8 @@ Examples:
       --trials 385 -o sdc -- python train.py --resume {checkpoint} --log {log}
   holdfast campaign analyse sdc
   holdfast campaign analyse with_ddp with_horovod       the same plans in both: pairs
+  holdfast campaign analyse ddp.* --against horovod.*   the same, in parts
+  holdfast campaign analyse ddp.* --parts               parts of one campaign
   holdfast campaign analyse bit-* --strata              parts of one population
 
 run: each trial alters a copy of BASE and lets the command after -- continue from it.
@@ -42,13 +44,14 @@ With --serve the command is started once, and must call holdfast.campaign.serve(
 
 struct CampaignArguments {
   std::string action;
-  std::vector<std::string> paths, command, plans;
+  std::vector<std::string> paths, command, plans, against;
   FlipArguments flips;
   std::string folder, deadline;
   int64_t trials = 0;
   std::string extreme_loss = "1000", degraded_accuracy = "5", degraded_loss = "1.1",
               spiked_loss = "2";
-  bool state = false, serve = false, strata = false, json = false;
+  bool state = false, serve = false, json = false;
+  bool parts = false, strata = false, converted = false;  // of analyse
 };
 
 Result<Thresholds> read_thresholds(const CampaignArguments& a) {
@@ -134,42 +137,63 @@ Result<ExitCode> run(const Context& context, const CampaignArguments& a) {
       HOLDFAST_TRY(run_campaign(context.env, options, watch));
   bar.clear();
   if (done.golden.runs == 0) return ExitCode::kFailed;
+  const Path folder = a.folder;
   const CampaignAnalysis analysis =
-      HOLDFAST_TRY(analyse_campaign(context.env, a.folder));
+      HOLDFAST_TRY(analyse_campaign(context.env, {&folder, 1}));
   fmt::print(context.out, "{}",
              a.json ? campaign_json(a.folder, done, analysis) + "\n"
                     : campaign_text(a.folder, done, analysis));
   return done.stopped ? ExitCode::kFailed : ExitCode::kDone;
 }
 
-Result<ExitCode> analyse(const Context& context, const CampaignArguments& a) {
+Result<void> check_analyse_call(const CampaignArguments& a) {
   if (a.paths.empty()) {
     return invalid("campaign analyse: no FOLDER; expected that of a campaign");
   }
   if (!a.command.empty()) {
     return invalid("campaign analyse: a command is given; expected folders only");
   }
-  std::string text;
-  if (a.strata) {
-    const std::vector<Path> folders(a.paths.begin(), a.paths.end());
-    const StrataAnalysis strata =
-        HOLDFAST_TRY(analyse_strata(context.env, folders));
-    text = a.json ? strata_json(strata) + "\n" : strata_text(strata);
-  } else if (a.paths.size() == 1) {
-    const CampaignAnalysis analysis =
-        HOLDFAST_TRY(analyse_campaign(context.env, a.paths[0]));
-    text = a.json ? analysis_json(a.paths[0], analysis) + "\n"
-                  : analysis_text(a.paths[0], analysis);
-  } else if (a.paths.size() == 2) {
-    const PairedAnalysis pairs =
-        HOLDFAST_TRY(analyse_pairs(context.env, a.paths[0], a.paths[1]));
-    text = a.json ? pairs_json(a.paths[0], a.paths[1], pairs) + "\n"
-                  : pairs_text(pairs);
-  } else {
-    return invalid("campaign analyse: {} folders; expected one or two, or --strata",
-                   a.paths.size());
+  if (a.parts + a.strata + !a.against.empty() > 1) {
+    return invalid(
+        "campaign analyse: more than one of --parts, --strata and --against; expected "
+        "at most one");
   }
-  context.out << text;
+  const bool pairs = !a.against.empty() || (a.paths.size() == 2 && !a.parts && !a.strata);
+  if (a.converted && !pairs) {
+    return invalid("campaign analyse: --converted without pairs; expected two campaigns");
+  }
+  if (a.paths.size() > 2 && !a.parts && !a.strata && !pairs) {
+    return invalid(
+        "campaign analyse: {} folders; expected one or two, or --strata, --parts or "
+        "--against",
+        a.paths.size());
+  }
+  return {};
+}
+
+Result<std::string> analysed(const Context& context, const CampaignArguments& a) {
+  const std::vector<Path> folders(a.paths.begin(), a.paths.end());
+  if (a.strata) {
+    const StrataAnalysis strata = HOLDFAST_TRY(analyse_strata(context.env, folders));
+    return a.json ? strata_json(strata) + "\n" : strata_text(strata);
+  }
+  if (a.against.empty() && (a.parts || folders.size() == 1)) {
+    const CampaignAnalysis analysis =
+        HOLDFAST_TRY(analyse_campaign(context.env, folders));
+    return a.json ? analysis_json(folders, analysis) + "\n"
+                  : analysis_text(folders, analysis);
+  }
+  PairedFolders sides{.a = folders,
+                      .b = {a.against.begin(), a.against.end()},
+                      .converted = a.converted};
+  if (a.against.empty()) sides = {{folders[0]}, {folders[1]}, a.converted};
+  const PairedAnalysis pairs = HOLDFAST_TRY(analyse_pairs(context.env, sides));
+  return a.json ? pairs_json(sides, pairs) + "\n" : pairs_text(pairs);
+}
+
+Result<ExitCode> analyse(const Context& context, const CampaignArguments& a) {
+  HOLDFAST_TRY(check_analyse_call(a));
+  context.out << HOLDFAST_TRY(analysed(context, a));
   return ExitCode::kDone;
 }
 
@@ -202,6 +226,11 @@ std::vector<Option> campaign_options(CampaignArguments& a) {
             &a.degraded_loss},
            {"--spiked-loss", "Spiked above so many times the golden loss",
             &a.spiked_loss},
+           {"--parts", "Analyse folders as parts of one campaign", &a.parts},
+           {"--against", "Compare with a campaign of the same plans, part by part",
+            &a.against},
+           {"--converted", "The base of the second one is the first's in another format",
+            &a.converted},
            {"--strata", "Analyse folders as parts of one population, by their sites",
             &a.strata},
            {"--json", "Print JSON, for programs", &a.json}}) {

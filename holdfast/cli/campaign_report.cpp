@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "holdfast/cli/json_print.h"
 #include "holdfast/cli/text.h"
@@ -29,8 +30,8 @@ std::vector<std::string> rate_row(std::string name, const CountedRate& rate) {
           range_text(rate.interval)};
 }
 
-const CountedRate& nev_of(const CampaignAnalysis& analysis) {
-  return analysis.outcomes[static_cast<size_t>(Outcome::kNev)].rate;
+int64_t count_of(const OutcomeCounts& counts, Outcome outcome) {
+  return counts[static_cast<size_t>(outcome)];
 }
 
 void add_groups(Table& table, const char* title,
@@ -52,14 +53,14 @@ std::string worst_bit_text(const CampaignAnalysis& analysis) {
   const auto worst = std::ranges::max_element(
       analysis.by_bit, {}, [](const TrialGroup& group) { return group.nev.count; });
   if (worst == analysis.by_bit.end() || worst->nev.count == 0) return "";
-  const CountedRate& all = nev_of(analysis);
+  const CountedRate& all = analysis.all.nev;
   return fmt::format(";  {}: {}, others {} of {}", worst->name, of_text(worst->nev),
                      human_count(all.count - worst->nev.count),
                      human_count(all.total - worst->nev.total));
 }
 
 std::string nev_text(const CampaignAnalysis& analysis) {
-  const CountedRate& nev = nev_of(analysis);
+  const CountedRate& nev = analysis.all.nev;
   std::string text = fmt::format("N-EV  {}   {} ({})", of_text(nev),
                                  percent(nev.rate()), range_text(nev.interval));
   if (analysis.file.predicted) {
@@ -79,23 +80,54 @@ OrderedJson rate_json(const CountedRate& rate) {
           {"interval", interval_json(rate.interval)}};
 }
 
+OrderedJson low_json(const CountedRate& low) {
+  return low.total > 0 ? rate_json(low) : OrderedJson(nullptr);
+}
+
+// {"N-EV": 12, "benign": 373}, without those that no trial has.
+OrderedJson counts_json(const OutcomeCounts& counts) {
+  OrderedJson found = OrderedJson::object();
+  for (const Outcome outcome : kAllOutcomes) {
+    const int64_t count = count_of(counts, outcome);
+    if (count > 0) found[std::string(name_of(outcome))] = count;
+  }
+  return found;
+}
+
 OrderedJson groups_json(const std::vector<TrialGroup>& groups) {
   OrderedJson list = OrderedJson::array();
   for (const TrialGroup& group : groups) {
     list.push_back({{"name", group.name},
                     {"nev", rate_json(group.nev)},
                     {"harm", rate_json(group.harm)},
-                    {"guessed", group.guessed}});
+                    {"guessed", group.guessed},
+                    {"trials", group.trials},
+                    {"outcomes", counts_json(group.outcomes)},
+                    {"top_exponent", counts_json(group.top_exponent)},
+                    {"sign_only", counts_json(group.sign_only)},
+                    {"low_after_loading", low_json(group.low_after_loading)},
+                    {"seconds", group.seconds}});
   }
   return list;
 }
 
-OrderedJson outcomes_json(const CampaignAnalysis& analysis) {
+OrderedJson outcomes_json(const TrialGroup& group) {
   OrderedJson outcomes = OrderedJson::object();
-  for (const auto& [outcome, rate] : analysis.outcomes) {
-    outcomes[std::string(name_of(outcome))] = rate_json(rate);
+  for (const Outcome outcome : kAllOutcomes) {
+    outcomes[std::string(name_of(outcome))] =
+        rate_json(counted_rate(count_of(group.outcomes, outcome), group.trials));
   }
   return outcomes;
+}
+
+OrderedJson metric_json(const std::optional<double>& value) {
+  return value ? json_number(*value) : OrderedJson(nullptr);
+}
+
+OrderedJson golden_json(const TrainingLog& golden) {
+  return {{"first_accuracy", metric_json(golden.after_loading("accuracy"))},
+          {"final_accuracy", metric_json(golden.last("accuracy"))},
+          {"final_loss", metric_json(golden.last("loss"))}};
 }
 
 OrderedJson estimate_json(const RateEstimate& estimate) {
@@ -107,23 +139,33 @@ OrderedJson distances_json(const std::vector<DistancePairs>& distances) {
   for (const DistancePairs& one : distances) {
     list.push_back({{"tensor", one.tensor},
                     {"pairs", one.pairs},
-                    {"median_log10_ratio", json_number(one.log_ratio.median)},
+                    {"median_log10_ratio", json_number(one.log_ratio.value)},
                     {"interval", interval_json(one.log_ratio.interval)},
                     {"margin", kDistanceMargin},
+                    {"above", one.above},
+                    {"below", one.below},
                     {"within_p", one.within_p},
                     {"within_holm_p", one.within_holm_p}});
   }
   return list;
 }
 
-// "12 N-EV, 3 degraded, 370 benign".
-std::string outcome_counts(const CampaignAnalysis& analysis) {
+// "12 N-EV, 3 degraded, 370 benign"; "none" if there are no trials.
+std::string counts_text(const OutcomeCounts& counts) {
   std::vector<std::string> parts;
-  for (const auto& [outcome, rate] : analysis.outcomes) {
-    if (rate.count == 0) continue;
-    parts.push_back(fmt::format("{} {}", human_count(rate.count), name_of(outcome)));
+  for (const Outcome outcome : kAllOutcomes) {
+    const int64_t count = count_of(counts, outcome);
+    if (count == 0) continue;
+    parts.push_back(fmt::format("{} {}", human_count(count), name_of(outcome)));
   }
-  return fmt::format("{}", fmt::join(parts, ", "));
+  return parts.empty() ? "none" : fmt::format("{}", fmt::join(parts, ", "));
+}
+
+// "sdc", "ddp.0 and 13 more".
+std::string parts_text(std::span<const Path> parts) {
+  const std::string first = printable(parts[0].native());
+  return parts.size() == 1 ? first
+                           : fmt::format("{} and {} more", first, parts.size() - 1);
 }
 
 }  // namespace
@@ -147,8 +189,8 @@ std::string golden_text(const GoldenReport& golden) {
 
 std::string campaign_text(const std::string& folder, const CampaignResult& done,
                           const CampaignAnalysis& analysis) {
-  std::string text = fmt::format("{} trials recorded", human_count(analysis.trials));
-  if (analysis.trials > 0) text += ": " + outcome_counts(analysis);
+  std::string text = fmt::format("{} trials recorded", human_count(analysis.all.trials));
+  if (analysis.all.trials > 0) text += ": " + counts_text(analysis.all.outcomes);
   if (done.repeated > 0) {
     text += fmt::format(
         "; {} were repeated in processes of their own, because the golden run had "
@@ -165,25 +207,30 @@ std::string campaign_text(const std::string& folder, const CampaignResult& done,
   return text;
 }
 
-std::string analysis_text(const std::string& folder, const CampaignAnalysis& analysis) {
-  std::string text = fmt::format("{}: {} trials of {}\n{}\n\n", printable(folder),
-                                 human_count(analysis.trials),
+std::string analysis_text(std::span<const Path> parts,
+                          const CampaignAnalysis& analysis) {
+  const TrialGroup& all = analysis.all;
+  std::string text = fmt::format("{}: {} trials of {}\n{}\n\n", parts_text(parts),
+                                 human_count(all.trials),
                                  printable(analysis.file.base),
                                  to_string(analysis.file.thresholds));
   Table outcomes;
   outcomes.add({"outcome", "trials", "rate", "95 %"});
-  for (const auto& [outcome, rate] : analysis.outcomes) {
-    outcomes.add(rate_row(std::string(name_of(outcome)), rate));
+  for (const Outcome outcome : kAllOutcomes) {
+    outcomes.add(rate_row(std::string(name_of(outcome)),
+                          counted_rate(count_of(all.outcomes, outcome), all.trials)));
   }
-  outcomes.add(rate_row("harm", analysis.harm));
-  if (analysis.low_after_loading.total > 0) {
-    outcomes.add(rate_row("low accuracy after loading", analysis.low_after_loading));
+  outcomes.add(rate_row("harm", all.harm));
+  if (all.low_after_loading.total > 0) {
+    outcomes.add(rate_row("low accuracy after loading", all.low_after_loading));
   }
   Table groups;
   add_groups(groups, "by bit", analysis.by_bit);
   add_groups(groups, kByRole, analysis.by_role);
   add_groups(groups, "by layer", analysis.by_layer);
-  return text + outcomes.text() + "\n" + groups.text() + nev_text(analysis);
+  return text + outcomes.text() + "\n" + groups.text() + nev_text(analysis) +
+         fmt::format("flips of a top exponent bit: {}\nof a sign, and no such bit: {}\n",
+                     counts_text(all.top_exponent), counts_text(all.sign_only));
 }
 
 std::string pairs_text(const PairedAnalysis& pairs) {
@@ -195,6 +242,10 @@ std::string pairs_text(const PairedAnalysis& pairs) {
       human_count(harm.total()), human_count(pairs.equal), human_count(harm.both),
       human_count(harm.only_a), human_count(harm.only_b), human_count(harm.neither),
       100 * pairs.difference, range_text(pairs.interval), pairs.p);
+  text += fmt::format(
+      "golden runs {}; equal bits in {} of {} pairs that ended, N-EV in one only: {}\n",
+      pairs.same_golden ? "equal" : "differ", human_count(pairs.equal_bits),
+      human_count(harm.total() - pairs.without_end), human_count(pairs.nev_once));
   if (pairs.timed_out_once > 0 && pairs.deadline_a != pairs.deadline_b) {
     text += fmt::format(
         "{} pairs timed out in one only; their deadlines differ: {:.3g} s and {:.3g} s\n",
@@ -203,12 +254,15 @@ std::string pairs_text(const PairedAnalysis& pairs) {
   if (pairs.distances.empty()) return text;
   Table table;
   table.add({"distance to golden", "pairs", "median log10 ratio", "95 %",
+             fmt::format("from {0} up", kDistanceMargin),
+             fmt::format("from -{0} down", kDistanceMargin),
              fmt::format("p within {}, Holm", kDistanceMargin)});
   for (const DistancePairs& one : pairs.distances) {
     table.add({printable(one.tensor), human_count(one.pairs),
-               fmt::format("{:.3f}", one.log_ratio.median),
+               fmt::format("{:.3f}", one.log_ratio.value),
                fmt::format("{:.3f} to {:.3f}", one.log_ratio.interval.low,
                            one.log_ratio.interval.high),
+               human_count(one.above), human_count(one.below),
                fmt::format("{:.3g}", one.within_holm_p)});
   }
   return text + table.text();
@@ -232,29 +286,33 @@ std::string campaign_json(const std::string& folder, const CampaignResult& done,
                        {"steps", golden.steps}}},
                      {"deadline", golden.deadline},
                      {"trials", golden.trials},
-                     {"recorded", analysis.trials},
+                     {"recorded", analysis.all.trials},
                      {"done", done.done},
                      {"repeated", done.repeated},
                      {"unwritten", done.unwritten},
                      {"stopped", done.stopped},
-                     {"outcomes", outcomes_json(analysis)}});
+                     {"outcomes", outcomes_json(analysis.all)}});
 }
 
-std::string analysis_json(const std::string& folder, const CampaignAnalysis& analysis) {
+std::string analysis_json(std::span<const Path> parts,
+                          const CampaignAnalysis& analysis) {
   const Thresholds& limits = analysis.file.thresholds;
-  OrderedJson report{{"folder", folder},
-                     {"base", analysis.file.base},
-                     {"thresholds",
-                      {{"extreme_loss", limits.extreme_loss},
-                       {"degraded_accuracy", limits.degraded_accuracy},
-                       {"degraded_loss", limits.degraded_loss},
-                       {"spiked_loss", limits.spiked_loss}}},
-                     {"trials", analysis.trials},
-                     {"outcomes", outcomes_json(analysis)},
-                     {"harm", rate_json(analysis.harm)}};
-  report["low_after_loading"] = analysis.low_after_loading.total > 0
-                                    ? rate_json(analysis.low_after_loading)
-                                    : OrderedJson(nullptr);
+  const TrialGroup& all = analysis.all;
+  OrderedJson report{{"folder", parts[0].native()}, {"base", analysis.file.base}};
+  for (const Path& part : parts) report["parts"].push_back(part.native());
+  report.update({{"thresholds",
+                  {{"extreme_loss", limits.extreme_loss},
+                   {"degraded_accuracy", limits.degraded_accuracy},
+                   {"degraded_loss", limits.degraded_loss},
+                   {"spiked_loss", limits.spiked_loss}}},
+                 {"golden", golden_json(analysis.file.golden)},
+                 {"trials", all.trials},
+                 {"seconds", all.seconds},
+                 {"outcomes", outcomes_json(all)},
+                 {"harm", rate_json(all.harm)},
+                 {"top_exponent", counts_json(all.top_exponent)},
+                 {"sign_only", counts_json(all.sign_only)},
+                 {"low_after_loading", low_json(all.low_after_loading)}});
   report["predicted_nev"] =
       analysis.file.predicted ? OrderedJson(*analysis.file.predicted) : nullptr;
   report["by_bit"] = groups_json(analysis.by_bit);
@@ -263,12 +321,15 @@ std::string analysis_json(const std::string& folder, const CampaignAnalysis& ana
   return print_json(std::move(report));
 }
 
-std::string pairs_json(const std::string& a, const std::string& b,
-                       const PairedAnalysis& pairs) {
-  return print_json({{"a", a},
-                     {"b", b},
+std::string pairs_json(const PairedFolders& folders, const PairedAnalysis& pairs) {
+  return print_json({{"a", folders.a[0].native()},
+                     {"b", folders.b[0].native()},
                      {"pairs", pairs.harm.total()},
                      {"same_outcome", pairs.equal},
+                     {"same_bits", pairs.equal_bits},
+                     {"same_golden", pairs.same_golden},
+                     {"nev_in_one_only", pairs.nev_once},
+                     {"without_end", pairs.without_end},
                      {"harm",
                       {{"both", pairs.harm.both},
                        {"only_a", pairs.harm.only_a},

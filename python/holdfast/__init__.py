@@ -6,7 +6,7 @@ The package can be imported without torch. With torch installed, it takes torch 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from holdfast import campaign, data
+from holdfast import campaign, data, statistics
 from holdfast._native import (
     Box,
     Dtype,
@@ -133,5 +133,6 @@ __all__ = [
     "save",
     "seal",
     "simulate",
+    "statistics",
     "verify",
 ]

@@ -1,4 +1,5 @@
-"""Serves the trials of `holdfast campaign run --serve`, so that a training is started only once.
+"""Serves the trials of `holdfast campaign run --serve`, so that a training is started only once, and counts
+them.
 
     def trial(checkpoint, log, state):
         model, optimizer = load(checkpoint)
@@ -55,6 +56,17 @@ def serve(trial: Trial, *, rank: int | None = None, ranks: int | None = None) ->
                     break
                 served += 1
     return served
+
+
+def analyse(*folders: str | os.PathLike[str], **options: Any) -> Any:
+    """Counts the trials of a campaign, or compares two: what `holdfast campaign analyse --json` prints,
+    as a holdfast.VerbReport. The options are those of the command: analyse("a", against=["b"])."""
+    # Imported here, because a training that serves trials may have this file alone.
+    from holdfast.verbs import option_words, run_words
+
+    paths = [os.path.join(".", folder) if os.fspath(folder).startswith("-") else os.fspath(folder)
+             for folder in folders]
+    return run_words("campaign", "analyse", *paths, *option_words(options))
 
 
 def _place(variables: Mapping[str, str]) -> tuple[int, int]:

@@ -95,9 +95,13 @@ def simulate(run: _Path | None = None, **options: Any) -> VerbReport:
 
 
 def _run(verb: str, positionals: Iterable[_Path | None], **options: Any) -> VerbReport:
-    words = [word for name, value in options.items() for word in _words(name, value)]
-    paths = [fspath(one) for one in positionals if one is not None]
-    code, out, err = _native.run_verb([verb, "--json", *words, "--", *paths])
+    paths = (fspath(one) for one in positionals if one is not None)
+    return run_words(verb, *option_words(options), "--", *paths)
+
+
+def run_words(verb: str, *words: str) -> VerbReport:
+    """Runs a verb with these words and --json."""
+    code, out, err = _native.run_verb([verb, "--json", *words])
     try:
         found = json.loads(out)
     except ValueError:
@@ -108,6 +112,11 @@ def _run(verb: str, positionals: Iterable[_Path | None], **options: Any) -> Verb
         first = found["errors"][0]
         _native._raise_error(first["code"], first["why"])
     return VerbReport(verb, code, found)
+
+
+def option_words(options: Mapping[str, Any]) -> list[str]:
+    """Options as words of the command line."""
+    return [word for name, value in options.items() for word in _words(name, value)]
 
 
 def _words(name: str, value: Any) -> list[str]:

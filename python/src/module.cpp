@@ -21,6 +21,7 @@ void bind_exchange(nb::module_& m);
 void bind_heartbeat(nb::module_& m);
 void bind_freeze_window(nb::module_& m);
 void bind_corruption(nb::module_& m);
+void bind_statistics(nb::module_& m);
 void bind_verbs(nb::module_& m);
 
 namespace {
@@ -65,6 +66,7 @@ NB_MODULE(_native, m) {
   bind_heartbeat(m);
   bind_freeze_window(m);
   bind_corruption(m);
+  bind_statistics(m);
   bind_verbs(m);
   m.def("_raise_error", &raise_error, nb::arg("code"), nb::arg("message"));
 }

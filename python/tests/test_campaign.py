@@ -139,6 +139,10 @@ def test_the_log_and_the_analysis_are_for_programs_too(folder):
     assert report["trials"] == sum(one["count"] for one in report["outcomes"].values()) == 4
     pairs = analyse("out", "out")
     assert (pairs["pairs"], pairs["p"], pairs["difference"]) == (4, 1, 0)
+    assert campaign.analyse("out")["outcomes"] == report["outcomes"]
+    assert campaign.analyse(folder / "out", against=["out"])["pairs"] == 4
+    with pytest.raises(holdfast.NotFoundError, match="none"):
+        campaign.analyse("none")
 
 
 def test_all_ranks_of_a_job_serve(folder):
@@ -180,6 +184,9 @@ def test_launchers_tell_the_rank(variables, place):
     (["fly"], '"fly" is no action; expected run or analyse'),
     (["analyse"], "no FOLDER"),
     (["analyse", "a", "b", "c"], "3 folders; expected one or two, or --strata"),
+    (["analyse", "a", "b", "--parts", "--strata"], "more than one of --parts, --strata"),
+    (["analyse", "a", "--converted"], "--converted without pairs; expected two campaigns"),
+    (["analyse", "a", "b", "--against", "c"], "parts: 2 and 1; expected as many of both"),
     (["analyse", "a", "--", "python"], "a command is given; expected folders only"),
     (["run", "base.npz", "-o", "out", "--checksums", "raw", "--trials", "2"], "no command"),
     (["run", "base.npz", "-o", "out", "--checksums", "raw", "--trials", "x"], "x"),

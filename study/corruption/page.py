@@ -13,12 +13,13 @@ from typing import Any
 
 import cells as study
 from cells import BITS, COUNTS, CRUCIAL, LAYERS, ROLES, WIDTHS, Cell, all_cells
-from intervals import mcnemar, paired_difference, wilson
-from results import OUTCOMES, Machine, machine_words, read
+from holdfast.statistics import OUTCOMES, mcnemar_p, wilson_interval
+from results import Machine, machine_words, read
 from verdicts import (
     Verdict,
     crucial_bit,
     harm,
+    harm_difference,
     more_resilient,
     more_sensitive,
     p_text,
@@ -96,7 +97,7 @@ def share(hits: int, trials: int) -> str:
     """A rate in percent with its interval."""
     if trials == 0:
         return "not run"
-    low, high = wilson(hits, trials)
+    low, high = wilson_interval(hits, trials)
     return f"{100 * hits / trials:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
 
 
@@ -137,7 +138,7 @@ def fits(flips: int, bits: int, cell: dict[str, Any]) -> str:
 
 
 def holds(rate: float, hits: int, cell: dict[str, Any]) -> bool:
-    low, high = wilson(hits, cell["trials"])
+    low, high = wilson_interval(hits, cell["trials"])
     return low <= rate <= high
 
 
@@ -199,7 +200,7 @@ def resilience_sentence(results: Results) -> str:
     cells = {flips: results.cells[f"count-{flips}-others"] for flips in COUNTS}
     if not all(cell["trials"] for cell in cells.values()):
         return ""
-    rates = {flips: wilson(harm(cell), cell["trials"]) for flips, cell in cells.items()}
+    rates = {flips: wilson_interval(harm(cell), cell["trials"]) for flips, cell in cells.items()}
     calm = list(takewhile(lambda flips: rates[flips][1] < 0.05, COUNTS))
     hurt = [flips for flips in COUNTS if rates[flips][0] > 0.05]
     if not hurt:
@@ -233,13 +234,12 @@ ARM_PAIRS = {f"alone {name}": f"one process, {words.removeprefix('PyTorch, ')}"
 def cause_row(pair: dict[str, Any], words: str) -> list[str]:
     if not pair["pairs"]:
         return [words, "0", *["not run"] * 6]
-    low, high = paired_difference(pair["both"], pair["only_first"], pair["only_second"],
-                                  pair["pairs"])  # fmt: skip
+    low, high = harm_difference(pair)
     change = 100 * (pair["only_first"] - pair["only_second"]) / pair["pairs"]
     return [words, str(pair["pairs"]), "yes" if pair["same_golden"] else "no",
             f"{pair['same_bits']} of {pair['pairs'] - pair['lost']}", str(pair["same_outcome"]), str(pair["overflow"]),
             f"{change:+.2f} ({100 * low:+.2f} to {100 * high:+.2f})",
-            p_text(mcnemar(pair["only_first"], pair["only_second"]))]  # fmt: skip
+            p_text(mcnemar_p(pair["only_first"], pair["only_second"]))]  # fmt: skip
 
 
 def cause_table(results: Results, pairs: dict[str, str]) -> str:

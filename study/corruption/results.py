@@ -10,35 +10,20 @@ machine are compared pair by pair.
 
 import json
 import math
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from string import ascii_uppercase
 from typing import Any
 
 from cells import Cell, all_campaigns, all_cells
-from intervals import median_interval
 
 RESULTS = Path(__file__).with_name("results.json")
-
-# An outcome is harm if it stands in this list.
-HARM = ("refused", "crashed", "timed out", "N-EV", "degraded")
-OUTCOMES = (*HARM, "spiked", "benign", "masked")
-LOST = ("refused", "crashed", "timed out", "N-EV")  # outcomes without parameters to compare
-# An accuracy is low if it lies so far below golden's. A millionth is left to rounding, as in
-# `holdfast campaign analyse`: 0.95 - 0.90 is less than 0.05.
-LOW = 0.05 - 1e-6
 
 # Cells that flip the same bits, and so are compared trial by trial.
 PAIRS = (("ddp-2", "horovod-2"), ("ddp-4", "horovod-4"), ("ddp-4", "ddp-4-silent"),
          ("horovod-4", "horovod-4-divided"), ("ddp-4", "horovod-4-divided"),
          ("alone", "pipeline-2"), ("alone", "pipeline-2-whole"),
          ("alone", "keras"), ("alone", "chainer"))  # fmt: skip
-BOUND = 0.3  # the log10 of a ratio that counts as alike
-
-# The highest bit of the exponent, by dtype.
-TOP_BITS = {"F16": 14, "BF16": 14, "F32": 30, "F64": 62}
-
 
 Machine = dict[str, str]
 
@@ -58,161 +43,79 @@ def machine_words(machine: Machine) -> str:
     return ", ".join(f"{name} {value}" for name, value in machine.items()) or "an unknown machine"
 
 
+def analyse(*folders: Path, **options: Any) -> Mapping[str, Any]:
+    """What `holdfast campaign analyse` counts."""
+    # Imported here, because archive.py also runs where Holdfast is not installed.
+    from holdfast import campaign
+
+    return campaign.analyse(*folders, **options)
+
+
 class Campaign:
-    """The trials of a cell that are finished."""
+    """The folders of a cell, by part."""
 
     def __init__(self, cell: Cell, folder: Path) -> None:
-        self.cell, self.machine = cell, read_machine(folder)
-        self.settings = json.loads((folder / "campaign.json").read_text())
-        lines = (folder / "trials.jsonl").read_text().splitlines(keepends=True)
-        # The last line may be torn, because a campaign can be killed.
-        read = [json.loads(line) for line in lines if line.endswith("\n")]
-        self.trials = {(cell.part, trial["trial"]): trial for trial in read
-                       if trial["trial"] < cell.trials}  # fmt: skip
+        self.cell, self.machine, self.parts = cell, read_machine(folder), {cell.part: folder}
 
     def add(self, other: "Campaign") -> None:
-        """Adds the trials of another part of the same cell."""
-        if (self.machine, self.golden) != (other.machine, other.golden):
-            raise ValueError(f"{other.cell.name}: its golden run or its machine is not that of "
-                             f"{self.cell.name}; expected equal bits: run it --anew")
-        self.trials |= other.trials
-
-    @property
-    def golden(self) -> list[dict[str, Any]]:
-        """The lines of the golden run's log."""
-        return self.settings["golden"]
+        """Adds another part of the same cell."""
+        if self.machine != other.machine:
+            raise ValueError(f"{other.cell.name}: its machine is not that of {self.cell.name}; "
+                             "expected equal bits: run it --anew")
+        self.parts |= other.parts
 
     def summaries(self) -> dict[str, dict[str, Any]]:
         """By the name of a cell. A campaign that takes bits in turn has a cell for each bit."""
-        trials = list(self.trials.values())
+        seen = analyse(*self.parts.values(), parts=True)
         if not self.cell.turns:
-            return {self.cell.stem: self.summary(trials)}
-        parts: dict[int, list[dict]] = {}
-        for trial in trials:
-            parts.setdefault(trial["flips"][0]["bits"][0], []).append(trial)
-        return {self.cell.cell_of(bit): self.summary(parts[bit]) for bit in sorted(parts)}
-
-    def summary(self, trials: list[dict]) -> dict[str, Any]:
-        first, last = self.golden[0], self.golden[-1]
-        low = sum(first["accuracy"] - number(trial["first_accuracy"]) >= LOW for trial in trials
-                  if trial.get("first_accuracy") is not None)  # fmt: skip
-        return {
-            "trials": len(trials),
-            "outcomes": count(trials),
-            "struck": count([trial for trial in trials if is_struck(trial)]),
-            "signed": count([trial for trial in trials
-                             if is_struck(trial, above=1) and not is_struck(trial)]),
-            "low_first": low,
-            "golden": {"first": first["accuracy"], "final": last["accuracy"],
-                       "loss": last["loss"]},
-            "seconds": round(sum(trial["seconds"] for trial in trials), 1),
-        }
+            counts = {name: each["count"] for name, each in seen["outcomes"].items()}
+            outcomes = {name: number for name, number in counts.items() if number}
+            return {self.cell.stem: summary({**seen, "outcomes": outcomes}, seen["golden"])}
+        groups = {int(group["name"].split()[-1]): group for group in seen["by_bit"]}
+        return {self.cell.cell_of(bit): summary(groups[bit], seen["golden"])
+                for bit in sorted(groups)}  # fmt: skip
 
 
-def count(trials: list[dict]) -> dict[str, int]:
-    seen = Counter(trial["outcome"] for trial in trials)
-    unknown = set(seen) - set(OUTCOMES)
-    if unknown:
-        raise ValueError(f"outcome {unknown.pop()}: expected one of {', '.join(OUTCOMES)}")
-    return {outcome: seen[outcome] for outcome in OUTCOMES if seen[outcome]}
-
-
-def is_struck(trial: dict, above: int = 0) -> bool:
-    """Whether the highest bit of an exponent was flipped, or the bit so far above it: 1 is the
-    sign."""
-    return any(flip["dtype"] in TOP_BITS
-               and int(flip["mask"], 16) >> (TOP_BITS[flip["dtype"]] + above) & 1
-               for flip in trial["flips"])  # fmt: skip
-
-
-def number(value: float | str | None) -> float:
-    """A number of a log. JSON has no NaN, so null stands for what is not finite."""
-    return math.nan if value is None else float(value)
-
-
-def harmed(trial: dict) -> bool:
-    return trial["outcome"] in HARM
+def summary(group: Mapping[str, Any], golden: dict[str, float]) -> dict[str, Any]:
+    """The row of a cell."""
+    return {
+        "trials": group["trials"],
+        "outcomes": group["outcomes"],
+        "struck": group["top_exponent"],
+        "signed": group["sign_only"],
+        "low_first": (group["low_after_loading"] or {"count": 0})["count"],
+        "golden": {"first": golden["first_accuracy"], "final": golden["final_accuracy"],
+                   "loss": golden["final_loss"]},
+        "seconds": round(group["seconds"], 1),
+    }  # fmt: skip
 
 
 def compare(first: Campaign, second: Campaign) -> dict[str, Any]:
     """What two cells made of the same plans."""
-    both = sorted(first.trials.keys() & second.trials.keys())
-    pairs = [(first.trials[trial], second.trials[trial]) for trial in both]
-    for one, other in pairs:
-        if flipped(one) != flipped(other):
-            raise ValueError(f"{first.cell.name} and {second.cell.name}, trial {one['trial']}: the "
-                             "flips differ; expected the same plans")
-    kept = [(one, other) for one, other in pairs
-            if one["outcome"] not in LOST and other["outcome"] not in LOST]  # fmt: skip
-    return {
-        "pairs": len(pairs),
-        "only_first": sum(harmed(one) and not harmed(other) for one, other in pairs),
-        "only_second": sum(harmed(other) and not harmed(one) for one, other in pairs),
-        "both": sum(harmed(one) and harmed(other) for one, other in pairs),
-        "same_outcome": sum(one["outcome"] == other["outcome"] for one, other in pairs),
-        "same_bits": sum(is_finite(one) and have_equal_bits(one, other)
-                         for one, other in kept),
-        "same_golden": first.golden == second.golden,
-        "overflow": sum((one["outcome"] == "N-EV") != (other["outcome"] == "N-EV")
-                        for one, other in pairs),
-        "lost": len(pairs) - len(kept),
-        "spread": spread(kept),
-    }  # fmt: skip
+    parts = sorted(first.parts.keys() & second.parts.keys())
+    # Ratios of distances are those of the second to the first, so the second comes first.
+    seen = analyse(*(second.parts[part] for part in parts),
+                   against=[first.parts[part] for part in parts],
+                   converted=first.cell.job.framework != second.cell.job.framework)  # fmt: skip
+    harm = seen["harm"]
+    return {"pairs": seen["pairs"], "only_first": harm["only_b"], "only_second": harm["only_a"],
+            "both": harm["both"], "same_outcome": seen["same_outcome"],
+            "same_bits": seen["same_bits"], "same_golden": seen["same_golden"],
+            "overflow": seen["nev_in_one_only"], "lost": seen["without_end"],
+            "spread": {row["tensor"]: spread(row) for row in seen["distances"]}}  # fmt: skip
 
 
-def flipped(trial: dict) -> list[tuple[str, str, str]]:
-    """Which bits of which numbers were flipped. Names and places differ between frameworks."""
-    # Campaigns of earlier versions say old and new.
-    return sorted((flip["mask"], flip.get("before", flip.get("old")),
-                   flip.get("after", flip.get("new"))) for flip in trial["flips"])
+def spread(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a layer and step: the log10 of the second distance to golden divided by the first."""
+    low, high = row["interval"]
+    return {"pairs": row["pairs"], "above": row["above"], "below": row["below"],
+            "median": rounded(row["median_log10_ratio"]), "low": rounded(low),
+            "high": rounded(high)}  # fmt: skip
 
 
-def is_finite(trial: dict) -> bool:
-    """Whether all numbers that a trial left are finite. All NaNs are written alike, so they say
-    nothing about bits."""
-    left = [trial["final_loss"], trial["final_accuracy"], *(trial.get("distance") or {}).values()]
-    return all(math.isfinite(number(each)) for each in left)
-
-
-def have_equal_bits(one: dict, other: dict) -> bool:
-    """Whether two trials left the same numbers. Distances count if both have them."""
-    names = ["outcome", "final_loss", "final_accuracy"]
-    if one.get("distance") and other.get("distance"):
-        names.append("distance")
-    return all(str(one[name]) == str(other[name]) for name in names)
-
-
-def spread(pairs: list[tuple[dict, dict]]) -> dict[str, dict[str, Any]]:
-    """By layer and step: the log10 of the second distance to golden divided by the first."""
-    out: dict[str, dict[str, Any]] = {}
-    names = [name for name in pairs[0][0].get("distance") or {}
-             if name in (pairs[0][1].get("distance") or {})] if pairs else []  # fmt: skip
-    for name in names:
-        ratios = [log_ratio(*(number(each["distance"][name]) for each in pair)) for pair in pairs]
-        known = [ratio for ratio in ratios if not math.isnan(ratio)]
-        if not known:
-            continue
-        median, low, high = (rounded(value) for value in median_interval(known))
-        out[name] = {"pairs": len(known), "above": sum(ratio >= BOUND for ratio in known),
-                     "below": sum(ratio <= -BOUND for ratio in known), "median": median,
-                     "low": low, "high": high}  # fmt: skip
-    return out
-
-
-def log_ratio(first: float, second: float) -> float:
-    """Equal bits have the ratio 1. Distances that are not finite have no ratio."""
-    if not (math.isfinite(first) and math.isfinite(second)):
-        return math.nan
-    if first == second:
-        return 0.0
-    if first == 0 or second == 0:
-        return math.inf if first == 0 else -math.inf
-    return math.log10(second / first)
-
-
-def rounded(value: float) -> float | str:
+def rounded(value: float | str) -> float | str:
     """JSON has no infinity, so it is written as a word, which float() reads."""
-    return round(value, 6) if math.isfinite(value) else str(value)
+    return round(value, 6) if math.isfinite(float(value)) else str(float(value))
 
 
 def collect(work: Path) -> dict[str, Any]:
@@ -221,7 +124,8 @@ def collect(work: Path) -> dict[str, Any]:
     machines = extend_machines({}, (campaign.machine for campaign in found.values()))
     pairs = {f"{first} {second}": compare(found[first], found[second])
              for first, second in PAIRS if first in found and second in found
-             and found[first].machine == found[second].machine}  # fmt: skip
+             and found[first].machine == found[second].machine
+             and found[first].parts.keys() & found[second].parts.keys()}  # fmt: skip
     cells: dict[str, dict[str, Any]] = {}
     for campaign in found.values():
         name = letter_of(machines, campaign.machine)

@@ -30,7 +30,6 @@ from pathlib import Path
 
 from cells import BASES, Cell, Job, all_campaigns
 from other_frameworks import FRAMEWORKS, convert_base, export_start
-from page import write_pages
 from results import (
     Machine,
     collect,
@@ -396,9 +395,13 @@ def run_cells(cells: list[Cell], study: Study, jobs: int) -> list[Cell]:
 
 def remake_pages(work: Path) -> None:
     """Adds the campaigns in a folder to the results, and makes the pages from them."""
+    # Imported here, because campaigns also run where only a part of Holdfast is.
+    from holdfast import Error
+    from page import write_pages
+
     try:
         results = merge(read(), collect(work))
-    except ValueError as error:
+    except (ValueError, Error) as error:
         say(f"results and page stay as they are: {error}")
         return
     write(results)

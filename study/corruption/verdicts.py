@@ -5,13 +5,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from cells import BITS, CRUCIAL
-from intervals import LEVEL, at_most, difference, fisher, holm, mcnemar, paired_difference
-from results import BOUND, HARM
+from holdfast.statistics import (
+    DISTANCE_MARGIN,
+    HARM,
+    binomial_tail,
+    fisher_p,
+    holm,
+    mcnemar_p,
+    paired_difference,
+    rate_difference,
+)
 
 CONFIRMED, REFUTED, UNDECIDED = "confirmed", "refuted", "undecided"
 NO_DIFFERENCE = "no relevant difference"
 NOT_RUN = "not run"
 NO_PAIR = "no pair to compare: both sides of a pair must have run on the same machine"
+LEVEL = 0.05  # of all tests of a finding together
 RELEVANT = 0.01  # smaller differences of rates are not relevant
 
 Cells = dict[str, dict[str, Any]]
@@ -62,8 +71,8 @@ def against(cells: Cells, names: list[tuple[str, str]]) -> list[Against]:
     none = {"trials": 0, "outcomes": {}}
     sides = [(cells.get(name, none), cells.get(other, none)) for name, other in names]
     counts = [(harm(one), one["trials"], harm(other), other["trials"]) for one, other in sides]
-    corrected = holm([fisher(*each) if each[1] and each[3] else 1.0 for each in counts])
-    return [Against(*pair, *difference(*each), rate(*each[:2]) - rate(*each[2:]), p)
+    corrected = holm([fisher_p(*each) if each[1] and each[3] else 1.0 for each in counts])
+    return [Against(*pair, *rate_difference(*each), rate(*each[:2]) - rate(*each[2:]), p)
             for pair, each, p in zip(names, counts, corrected)]  # fmt: skip
 
 
@@ -103,7 +112,7 @@ def more_resilient(pair: dict[str, Any]) -> Verdict:
     first, second, pairs = pair["only_first"], pair["only_second"], pair["pairs"]
     if pairs == 0:
         return Verdict(UNDECIDED, NO_PAIR)
-    low, high = paired_difference(pair["both"], first, second, pairs)
+    low, high = harm_difference(pair)
     word = UNDECIDED
     if -RELEVANT < low and high < RELEVANT:
         word = NO_DIFFERENCE
@@ -114,7 +123,13 @@ def more_resilient(pair: dict[str, Any]) -> Verdict:
                    f"DDP's rate of harm less Horovod's: {100 * change:+.2f} points "
                    f"({100 * low:+.2f} to {100 * high:+.2f}); harmed only with DDP {first}, only "
                    f"with Horovod {second}, in both {pair['both']} of {pairs}; p "
-                   f"{p_text(mcnemar(first, second))}")  # fmt: skip
+                   f"{p_text(mcnemar_p(first, second))}")  # fmt: skip
+
+
+def harm_difference(pair: dict[str, Any]) -> tuple[float, float]:
+    """The interval of the first rate of harm less the second, over the same plans."""
+    counts = [pair[name] for name in ("both", "only_first", "only_second")]
+    return paired_difference(*counts, pair["pairs"] - sum(counts))
 
 
 def spreads_alike(pair: dict[str, Any]) -> Verdict:
@@ -122,10 +137,9 @@ def spreads_alike(pair: dict[str, Any]) -> Verdict:
     rows = list(pair["spread"].values())
     if not rows:
         return Verdict(UNDECIDED, NO_PAIR)
-    inside = holm([max(at_most(row["above"], row["pairs"]), at_most(row["below"], row["pairs"]))
-                   for row in rows])  # fmt: skip
-    outside = holm([at_most(row["pairs"] - max(row["above"], row["below"]), row["pairs"])
-                    for row in rows])  # fmt: skip
+    beyond = [(row["pairs"], max(row["above"], row["below"])) for row in rows]
+    inside = holm([binomial_tail(pairs, most) for pairs, most in beyond])
+    outside = holm([binomial_tail(pairs, pairs - most) for pairs, most in beyond])
     word = UNDECIDED
     if any(p < LEVEL / 2 for p in outside):
         word = REFUTED
@@ -135,12 +149,12 @@ def spreads_alike(pair: dict[str, Any]) -> Verdict:
     return Verdict(word,
                    f"median log10 of the ratio in {len(rows)} layers and steps: all intervals lie "
                    f"between {signed(low)} and {signed(high)}; largest corrected p that it lies "
-                   f"within ±{BOUND}: {p_text(max(inside))}; {pair['pairs'] - pair['lost']} "
+                   f"within ±{DISTANCE_MARGIN}: {p_text(max(inside))}; {pair['pairs'] - pair['lost']} "
                    f"pairs, and {pair['lost']} without an end to compare")  # fmt: skip
 
 
 def is_inside(row: dict[str, Any]) -> bool:
-    return -BOUND < float(row["low"]) and float(row["high"]) < BOUND
+    return -DISTANCE_MARGIN < float(row["low"]) and float(row["high"]) < DISTANCE_MARGIN
 
 
 def signed(value: float | str) -> str:

@@ -1,5 +1,6 @@
 """bench/paired.py must find a real difference, and none where there is only noise."""
 
+import math
 import random
 import sys
 import unittest
@@ -28,22 +29,31 @@ class PairedTest(unittest.TestCase):
         self.assertTrue(found.exceeds(3))
         self.assertFalse(found.exceeds(5))
 
-    def test_the_interval_covers_the_median_as_often_as_it_says(self) -> None:
-        noise = random.Random(2)
-        hits = 0
-        for _ in range(200):
-            one = interval([noise.gauss(0, 1) for _ in range(18)], resamples=400)
-            hits += one.low <= 0 <= one.high
-        self.assertGreater(hits, 180)
+    def test_an_interval_covers_the_median_as_often_as_it_says(self) -> None:
+        noise, draws = random.Random(2), 10_000
+        for count, says in ((3, 0.75), (7, 0.984), (11, 0.988)):
+            for one in (lambda: noise.gauss(0, 1), lambda: noise.expovariate(1) - math.log(2)):
+                seen = [interval([one() for _ in range(count)]) for _ in range(draws)]
+                share = sum(each.low <= 0 <= each.high for each in seen) / draws
+                self.assertAlmostEqual(seen[0].covers, says, 3)
+                # Within what chance leaves: three standard deviations.
+                away = 3 * math.sqrt(says * (1 - says) / draws)
+                self.assertLess(abs(share - seen[0].covers), away, count)
+
+    def test_an_interval_of_few_rounds_says_what_it_covers(self) -> None:
+        self.assertEqual(str(interval([1.0, 3.0, 2.0])), "2.00 (1.00 to 3.00, 75 %)")
+        self.assertEqual(str(interval(range(5))), "2.00 (0.00 to 4.00, 93 %)")
+        self.assertEqual(str(interval(range(6))), "2.50 (0.00 to 5.00)")
 
     def test_one_outlier_does_not_decide_a_high_quantile(self) -> None:
-        values = [1.0] * 98 + [1.1, 50.0]
-        self.assertEqual(quantile(values, 0.99), Interval(1.1, 1.0, 50.0))
-        self.assertEqual(quantile([1.0] * 18 + [2.0, 3.0], 0.99), Interval(3.0, 2.0, 3.0))
+        self.assertEqual(quantile([1.0] * 98 + [1.1, 50.0], 0.99)[:3], (1.1, 1.0, 50.0))
+        few = quantile([1.0] * 18 + [2.0, 3.0], 0.99)
+        self.assertEqual(few[:3], (3.0, 2.0, 3.0))
+        self.assertLess(few.covers, 0.2)  # the largest of 20 lies below with 0.99**20
 
     def test_only_an_interval_above_the_bar_exceeds_it(self) -> None:
-        self.assertFalse(Interval(6, 4, 8).exceeds(4))
-        self.assertTrue(Interval(6, 4.1, 8).exceeds(4))
+        self.assertFalse(Interval(6, 4, 8, 0.95).exceeds(4))
+        self.assertTrue(Interval(6, 4.1, 8, 0.95).exceeds(4))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 // Tests the statistics against published tables, exact fractions, and simulations.
-#include "holdfast/campaign/statistics.h"
+#include "holdfast/statistics/statistics.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
 
-#include "holdfast/corruption/plan_builder.h"
+#include "holdfast/base/random_stream.h"
 
 namespace holdfast::statistics_test {
 namespace {
@@ -43,14 +43,29 @@ TEST(StatisticsTest, WilsonsIntervalHasExactEnds) {
   EXPECT_NEAR(some.high, 1 - rest.low, 1e-15);
 }
 
-TEST(StatisticsTest, TheTailOfAFairCoinIsExact) {
-  EXPECT_EQ(fair_coin_tail(10, -1), 0);
-  EXPECT_NEAR(fair_coin_tail(10, 0), 1.0 / 1024, 1e-15);
-  EXPECT_NEAR(fair_coin_tail(10, 1), 11.0 / 1024, 1e-15);
-  EXPECT_NEAR(fair_coin_tail(10, 9), 1023.0 / 1024, 1e-12);
-  EXPECT_EQ(fair_coin_tail(10, 10), 1);
-  EXPECT_EQ(fair_coin_tail(0, 0), 1);
-  EXPECT_NEAR(fair_coin_tail(2001, 1000), 0.5, 1e-9);
+TEST(StatisticsTest, TheTailOfABinomialDistributionIsExact) {
+  EXPECT_EQ(binomial_tail(10, -1), 0);
+  EXPECT_NEAR(binomial_tail(10, 0), 1.0 / 1024, 1e-15);
+  EXPECT_NEAR(binomial_tail(10, 1), 11.0 / 1024, 1e-15);
+  EXPECT_NEAR(binomial_tail(10, 9), 1023.0 / 1024, 1e-12);
+  EXPECT_EQ(binomial_tail(10, 10), 1);
+  EXPECT_EQ(binomial_tail(0, 0), 1);
+  EXPECT_NEAR(binomial_tail(2001, 1000), 0.5, 1e-9);
+  EXPECT_NEAR(binomial_tail(3, 2, 0.9), 1 - 0.729, 1e-15);
+}
+
+// Newcombe, Statistics in Medicine 17 (1998), 873-890, method 10, contrasts a and b.
+TEST(StatisticsTest, DifferencesOfIndependentRatesAreThePublishedOnes) {
+  expect_interval(rate_difference({56, 70, 48, 80}), 0.0524, 0.3339, 5e-5);
+  expect_interval(rate_difference({9, 10, 3, 10}), 0.1705, 0.8090, 5e-5);
+  expect_interval(rate_difference({0, 0, 3, 10}), -1, 1, 0);
+}
+
+TEST(StatisticsTest, FishersTestIsExact) {
+  EXPECT_NEAR(fisher_p({3, 4, 1, 4}), 34.0 / 70, 1e-12) << "the lady tasting tea";
+  EXPECT_NEAR(fisher_p({10, 10, 0, 10}), 2.0 / 184756, 1e-12);
+  EXPECT_NEAR(fisher_p({1, 1, 0, 1}), 1, 1e-12);
+  EXPECT_EQ(fisher_p({}), 1);
 }
 
 // Airway reactivity of 21 children, the example of Fagerland, Lydersen and Laake,
@@ -110,25 +125,54 @@ TEST(StatisticsTest, TheMediansIntervalHasTheTabulatedRanks) {
   for (const auto& [count, low, high] : rows) {
     std::vector<double> values;
     for (int i = count; i >= 1; --i) values.push_back(i);
-    const MedianInterval found = median_interval(values);
-    EXPECT_EQ(found.median, (count + 1) / 2.0) << count;
+    const QuantileInterval found = median_interval(values);
+    EXPECT_EQ(found.value, (count + 1) / 2.0) << count;
     EXPECT_EQ(found.interval.low, low) << count;
     EXPECT_EQ(found.interval.high, high) << count;
   }
-  const MedianInterval few = median_interval({3, 1, 2});
-  EXPECT_EQ(few.median, 2);
+  const QuantileInterval few = median_interval({3, 1, 2});
+  EXPECT_EQ(few.value, 2);
   EXPECT_EQ(few.interval.low, -kInfinity);
   EXPECT_EQ(few.interval.high, kInfinity);
-  EXPECT_EQ(median_interval({kInfinity, kInfinity}).median, kInfinity);
+  EXPECT_EQ(median_interval({kInfinity, kInfinity}).value, kInfinity);
 }
 
-TEST(StatisticsTest, AMedianIsInsideTheMarginIfAlmostAllValuesAre) {
-  const std::vector<double> inside(10, 0.1);
-  EXPECT_NEAR(median_within_p(inside, 0.3), 1.0 / 1024, 1e-15);
-  const std::vector<double> above(10, 0.3), below(10, -0.4);
-  EXPECT_EQ(median_within_p(above, 0.3), 1);
-  EXPECT_EQ(median_within_p(below, 0.3), 1);
-  EXPECT_EQ(median_within_p({}, 0.3), 1);
+TEST(StatisticsTest, AQuantilesIntervalSaysWhatItCovers) {
+  std::vector<double> values;
+  for (int i = 1; i <= 100; ++i) values.push_back(i);
+  const QuantileInterval high = quantile_interval(values, 0.99);
+  EXPECT_EQ(high.value, 99);
+  expect_interval(high.interval, 97, 100, 0);
+  // The greatest of 100 values lies below the quantile with a chance of 37 %.
+  EXPECT_NEAR(high.covers,
+              1 - binomial_tail(100, 96, 0.99) - std::pow(0.99, 100), 1e-12);
+  const struct {
+    size_t count;
+    double low, high, covers;
+  } rows[] = {{1, 1, 1, 0},          {2, 1, 2, 0.5},         {3, 1, 3, 0.75},
+              {7, 1, 7, 63.0 / 64}, {11, 2, 10, 1012.0 / 1024}};
+  for (const auto& row : rows) {
+    const std::vector<double> first(values.begin(), values.begin() + ssize_t(row.count));
+    const QuantileInterval median = quantile_interval(first, 0.5);
+    EXPECT_EQ(median.value, static_cast<double>(row.count + 1) / 2);
+    expect_interval(median.interval, row.low, row.high, 0);
+    EXPECT_NEAR(median.covers, row.covers, 1e-12) << row.count;
+  }
+}
+
+// The quantiles of Student's distribution that tables give: 12.706 for two values.
+TEST(StatisticsTest, TheMeansIntervalIsStudents) {
+  for (const auto& [count, student] :
+       {std::pair{2, 12.706205}, {3, 4.302653}, {4, 3.182446}, {5, 2.776445},
+        {6, 2.570582}, {11, 2.228139}, {30, 2.045230}, {1001, 1.962339}}) {
+    std::vector<double> values;
+    for (int i = 0; i < count; ++i) values.push_back(i);
+    const MeanInterval found = mean_interval(values);
+    EXPECT_EQ(found.mean, (count - 1) / 2.0);
+    const double deviation = std::sqrt(count * (count + 1) / 12.0);
+    EXPECT_NEAR(found.half / (deviation / std::sqrt(count)), student, 1e-6) << count;
+  }
+  EXPECT_EQ(mean_interval(std::vector{3.0}).half, kInfinity);
 }
 
 TEST(StatisticsTest, OneStratumIsWilsonsInterval) {
@@ -155,14 +199,13 @@ class Simulation {
   int64_t count(double rate, int total) {
     int64_t seen = 0;
     for (int i = 0; i < total; ++i) {
-      seen += static_cast<double>(draws_.below(kSteps)) < rate * kSteps;
+      seen += draws_.uniform() < rate;
     }
     return seen;
   }
 
  private:
-  static constexpr int64_t kSteps = 1 << 30;
-  Draws draws_{5, 0};
+  RandomStream draws_{5};
 };
 
 TEST(StatisticsTest, IntervalsCoverTheTruthInSimulatedCampaigns) {
