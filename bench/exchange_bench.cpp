@@ -21,7 +21,7 @@
 
 #include "figures.h"
 #include "holdfast/env/posix_env.h"
-#include "holdfast/exchange/fill.h"
+#include "holdfast/exchange/change_layout.h"
 #include "holdfast/exchange/shared_ring.h"
 #include "holdfast/state/seal.h"
 #include "holdfast/transport/tcp_transport.h"
@@ -55,8 +55,12 @@ class Job {
     const double took = seconds(env_, [&] {
       on_each(static_cast<int>(pieces_.size()), [&](int rank) {
         const auto r = static_cast<size_t>(rank);
-        const Result<Filled> filled =
-            fill_from_peers(env_, transport(rank), pieces_[r], {.is_whole = rank != 0});
+        GivenStorage storage(pieces_[r]);
+        const LayoutChange change{.old = rank == 0 ? LocalPieces() : pieces_[r],
+                                  .wanted = rank == 0 ? pieces_[r] : LocalPieces()};
+        const Result<Exchanged> filled =
+            change_layout(env_, transport(rank), change, storage,
+                          {.proof = ExchangeProof::kMoved});
         HOLDFAST_CHECK(filled.ok(), "{}", filled.error().message());
       });
     });

@@ -54,10 +54,11 @@ Duration time_for(const ExchangeTask& task, const ExchangeOptions& options) {
 }
 
 // What must be the same on all ranks.
-std::string common_text(const ExchangeTask& task, ExchangeMode mode) {
-  return fmt::format("{} {} {} {}", fingerprint(*task.source).hex(),
+std::string common_text(const ExchangeTask& task, const ExchangeOptions& options) {
+  return fmt::format("{} {} {} {} {}", fingerprint(*task.source).hex(),
                      fingerprint(*task.target).hex(), fingerprint(*task.plan).hex(),
-                     name_of(mode));
+                     name_of(options.mode),
+                     options.proof == ExchangeProof::kMoved ? "moved" : "state");
 }
 
 // The ranks of the holders, by their names. Fails if two ranks say the same name, or a
@@ -136,11 +137,7 @@ class Exchange {
         task_(task),
         storage_(storage),
         options_(options),
-        old_(task.old) {
-    if (std::ranges::any_of(old_, is_nothing)) {
-      std::erase_if(old_.edit(), is_nothing);
-    }
-  }
+        old_(without_nothing(task.old)) {}
 
   Result<Exchanged> run() {
     Result<Exchanged> done = carry_out();
@@ -191,9 +188,9 @@ class Exchange {
     const ExchangeAgreement meeting =
         HOLDFAST_TRY(meet(env_, transport_,
                           {.name = task_.holder,
-                           .agreed = common_text(task_, options_.mode),
+                           .agreed = common_text(task_, options_),
                            .needs = host_bytes_needed(),
-                           .direct = options_.direct,
+                           .direct = options_.direct && seals_state(),
                            .shared_memory = options_.shared_memory,
                            .deadline = deadline},
                           {}));
@@ -267,7 +264,7 @@ class Exchange {
     }
     // The seals are those of what the caller's stream leaves in the old pieces.
     HOLDFAST_TRY(follow_stream(devices_of(old_), options_.stream));
-    return before_->seal_own(transport_.rank(), old_);
+    return seals_state() ? before_->seal_own(transport_.rank(), old_) : Bytes();
   }
 
   Result<void> check_old() const {
@@ -295,6 +292,7 @@ class Exchange {
                 },
             .stream = options_.stream,
             .windowed = options_.mode == ExchangeMode::kWindowed,
+            .seals = !seals_state(),
             .on_the_way = options_.on_the_way,
             .deadline = times_.moved_by};
   }
@@ -311,16 +309,18 @@ class Exchange {
     std::vector<LocalPiece> pieces;
     for (const NewPiece& piece : fresh()) pieces.push_back(piece.piece);
     pieces_ = std::move(pieces);
-    return after_->seal_own(transport_.rank(), pieces_);
+    return seals_state() ? after_->seal_own(transport_.rank(), pieces_) : Bytes();
   }
+  bool seals_state() const { return options_.proof == ExchangeProof::kState; }
 
-  static Result<std::vector<Seal>> merged(const StateSeals& seals, const Heard& heard) {
+  // Nothing if the state is not sealed.
+  Result<std::vector<Seal>> merged(const StateSeals& seals, const Heard& heard) const {
     if (heard.missed.has_value()) return *heard.missed;
-    return seals.merge(heard.said);
+    return seals_state() ? seals.merge(heard.said) : std::vector<Seal>();
   }
   Result<void> judge(const std::vector<Seal>& before, const Heard& heard) const {
     const std::vector<Seal> after = HOLDFAST_TRY(merged(*after_, heard));
-    return compare_seals(*task_.target, before, after);
+    return seals_state() ? compare_seals(*task_.target, before, after) : Result<void>();
   }
 
   // Phase 4.

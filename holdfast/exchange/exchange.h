@@ -8,6 +8,7 @@
 //               agree on the earliest deadline. Each seals its old pieces; in shadow mode
 //               it makes all new ones. They tell each other the seals, or why they
 //               cannot go on. Replicas must be equal.
+//               (With ExchangeProof::kMoved, only what is sent is sealed, in 2.)
 //   2. Copy     Each rank sends, receives, passes on and copies its boxes
 //               (move_pieces.h).
 //   3. Verify   Each rank seals its new pieces from the memory in which they stay. They
@@ -48,8 +49,18 @@ enum class ExchangeMode {
 };
 std::string_view name_of(ExchangeMode mode);  // "shadow", "windowed"
 
+// What is sealed to prove that all bits arrived.
+enum class ExchangeProof {
+  // All tensors, before and after, also what stays where it is. Finds replicas that
+  // differ, and takes as long as to read the state twice.
+  kState,
+  // Each box that is sent, by its sender and by its receiver.
+  kMoved,
+};
+
 struct ExchangeOptions {
   ExchangeMode mode = ExchangeMode::kShadow;
+  ExchangeProof proof = ExchangeProof::kState;
   // A rank waits for the others to come, and from then on the call ends, within
   // `patience` and so much more as the busiest rank needs to move and seal its bytes at
   // `slowest` bytes a second; or at `deadline` if that is earlier.
@@ -60,7 +71,8 @@ struct ExchangeOptions {
   // of new pieces may wait for the old ones of their tensors to be released. There is
   // always room for 1 MiB from each sender and for one tensor.
   int64_t on_the_way = int64_t{256} << 20;
-  // Carriers that may be used besides the transport, where they are possible.
+  // Carriers that may be used besides the transport, where they are possible. Direct is
+  // not possible with ExchangeProof::kMoved: nothing is sent there.
   bool direct = true;
   bool shared_memory = true;
   // Pieces on CUDA devices are read and written after the work that is in this stream
@@ -90,7 +102,8 @@ struct Exchanged {
   // The most that old and new pieces and buffers had at one time.
   int64_t peak = 0;
   int64_t moved = 0;  // what the plan moves between all ranks together
-  std::vector<Seal> seals{};  // of the target's tensors; the same before and after
+  // Of the target's tensors; the same before and after. Empty with ExchangeProof::kMoved.
+  std::vector<Seal> seals{};
   Duration prepared{}, copied_for{}, verified{};  // how long the phases took
 };
 

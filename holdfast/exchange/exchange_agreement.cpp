@@ -29,7 +29,6 @@ std::string to_text(const Hello& hello) {
                      {"host", hello.peer.host},
                      {"machine", hello.peer.machine},
                      {"process", hello.peer.process},
-                     {"whole", hello.peer.is_whole},
                      {"agreed", hello.peer.agreed},
                      {"needs", hello.peer.needs},
                      {"left", hello.left},
@@ -45,7 +44,6 @@ Result<Hello> parse_hello(std::string_view text, const std::string& where) {
   hello.peer.host = HOLDFAST_TRY(fields.text("host"));
   hello.peer.machine = HOLDFAST_TRY(fields.text("machine"));
   hello.peer.process = HOLDFAST_TRY(fields.text("process"));
-  hello.peer.is_whole = HOLDFAST_TRY(fields.boolean("whole"));
   hello.peer.agreed = HOLDFAST_TRY(fields.text("agreed"));
   hello.peer.needs = HOLDFAST_TRY(
       fields.integer("needs", 0, std::numeric_limits<int64_t>::max()));
@@ -63,7 +61,6 @@ Hello hello_of(Env& env, const Greeting& greeting) {
   hello.peer.host = worker.host;
   if (greeting.shared_memory) hello.peer.machine = worker.machine;
   if (greeting.direct) hello.peer.process = worker.name;
-  hello.peer.is_whole = greeting.is_whole;
   hello.peer.agreed = greeting.agreed;
   hello.peer.needs = greeting.needs;
   if (greeting.deadline != kNoDeadline) {
@@ -159,14 +156,6 @@ Heard tell_all(Transport& transport, const Result<Bytes>& own, Instant deadline)
   }
   if (heard.failed.has_value()) heard.said.clear();
   return heard;
-}
-
-Result<void> settle(Transport& transport, const Result<void>& own, Instant deadline) {
-  const Result<Bytes> said = own.ok() ? Result<Bytes>(Bytes()) : own.error();
-  const Heard heard = tell_all(transport, said, deadline);
-  if (heard.failed.has_value()) return *heard.failed;
-  if (heard.missed.has_value()) return own.ok() ? Result<void>(*heard.missed) : own;
-  return {};
 }
 
 }  // namespace holdfast

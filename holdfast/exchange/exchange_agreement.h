@@ -16,7 +16,6 @@ namespace holdfast {
 // What a rank says about itself.
 struct Greeting {
   std::string name{};        // the holder that the rank is; empty for its worker's name
-  bool is_whole = false;     // for fills: the rank holds its part of the state
   std::string agreed{};      // what all ranks must have in common, such as a digest
   int64_t needs = 0;         // bytes of the host's memory for what the rank will make
   bool direct = true;        // may use the memory of ranks in the same process
@@ -32,7 +31,6 @@ struct Peer {
   // this rank could not find out, or shall not.
   std::string machine{};
   std::string process{};
-  bool is_whole = false;
   std::string agreed{};
   int64_t needs = 0;
   Bytes said{};  // what the rank gave meet() as `said`
@@ -68,9 +66,5 @@ struct Heard {
 
 // All ranks call it together, each with its own bytes or error.
 Heard tell_all(Transport& transport, const Result<Bytes>& own, Instant deadline);
-
-// All ranks call it together, each with its own outcome. If any rank failed, all return
-// the same error: the one that is most likely the cause (weight_of()).
-Result<void> settle(Transport& transport, const Result<void>& own, Instant deadline);
 
 }  // namespace holdfast

@@ -5,11 +5,12 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <vector>
 
 #include "holdfast/base/testing.h"
 #include "holdfast/env/posix_env.h"
-#include "holdfast/exchange/fill.h"
+#include "holdfast/exchange/change_layout.h"
 #include "holdfast/state/layout_testing.h"
 #include "holdfast/transport/local_transport.h"
 #include "holdfast/transport/transport_testing.h"
@@ -26,6 +27,20 @@ inline LocalPieces pieces_in(const Collection& collection, HolderId holder,
                    pieces.push_back(make_piece(collection.tensor(t), box, memory, map));
                  });
   return pieces;
+}
+
+// Fills ranks from those that are whole, which keep what they have.
+inline Result<Exchanged> fill(Env& env, Transport& transport, const LocalPieces& pieces,
+                              bool is_whole, ExchangeOptions options = {}) {
+  options.proof = ExchangeProof::kMoved;
+  GivenStorage storage(pieces);
+  const LayoutChange change{.old = is_whole ? pieces : LocalPieces(),
+                            .wanted = is_whole ? LocalPieces() : pieces};
+  return change_layout(env, transport, change, storage, options);
+}
+
+inline int64_t sum_of(const std::array<int64_t, kCarriers>& bytes) {
+  return std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
 }
 
 // Ranks of a job, each with the memory that the layout says, some of them whole and the
@@ -52,18 +67,17 @@ struct Ranks {
   int size() const { return static_cast<int>(whole.size()); }
 
   // Makes the call on all ranks, each with its own transport.
-  std::vector<Result<Filled>> run(Env& env, const std::function<Transport&(int)>& at,
+  std::vector<Result<Exchanged>> run(Env& env, const std::function<Transport&(int)>& at,
                                   Duration at_most = std::chrono::seconds(60),
                                   bool shared_memory = true) {
-    std::vector<Result<Filled>> outcomes(whole.size(), Result<Filled>(Filled{}));
+    std::vector<Result<Exchanged>> outcomes(whole.size(), Result<Exchanged>(Exchanged{}));
     on_ranks(size(), [&](int rank) {
       const auto r = static_cast<size_t>(rank);
       const LocalPieces pieces =
           pieces_in(all, static_cast<HolderId>(rank), memories[r]);
-      outcomes[r] = fill_from_peers(env, at(rank), pieces,
-                                    {.is_whole = whole[r],
-                                     .deadline = env.now() + at_most,
-                                     .shared_memory = shared_memory});
+      outcomes[r] = fill(env, at(rank), pieces, whole[r],
+                         {.deadline = env.now() + at_most,
+                          .shared_memory = shared_memory});
     });
     return outcomes;
   }

@@ -1,4 +1,4 @@
-// Carries out a rank's part of a plan: the executor of exchanges and of fills.
+// Carries out a rank's part of a plan: the executor of exchanges.
 //
 //   1. Each stream that the rank sends or receives has a thread of its own, so that a
 //      pair that waits holds up no other. The calling thread makes the memory of new
@@ -31,9 +31,6 @@ struct MoveOptions {
   // If true, memory is made when a lot comes up and old pieces are released after their
   // last reader. If false, all new pieces have memory before.
   bool windowed = false;
-  // If false, nothing is granted: the transport's own limits hold, and all new pieces
-  // have memory.
-  bool grants = true;
   // If true, the sender says the seal of each box, and the receiver compares it with the
   // seal of what is in its own memory.
   bool seals = false;

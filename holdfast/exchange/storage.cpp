@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "holdfast/device/device.h"
+#include "holdfast/memory/piece_description.h"
 
 namespace holdfast {
 namespace {
@@ -81,10 +82,17 @@ int64_t HostStorage::bytes() const {
   return bytes_;
 }
 
-GivenStorage::GivenStorage(const LocalPieces& pieces) {
+GivenStorage::GivenStorage(const LocalPieces& pieces) : given_(pieces) {
   for (const LocalPiece& piece : pieces) {
     pieces_[{piece.tensor->name, piece.box}] = &piece;
   }
+}
+
+Result<void> GivenStorage::check() const {
+  const LocalState state{.collection = HOLDFAST_TRY(collection_of_pieces(given_)),
+                         .pieces = without_nothing(given_)};
+  HOLDFAST_TRY(state.check());
+  return check_no_overlap(state);
 }
 
 Result<LocalPiece> GivenStorage::make(const std::shared_ptr<const Tensor>& tensor,

@@ -23,6 +23,8 @@ class PieceStorage {
   virtual void release(const LocalPiece& old) = 0;
   // The exchange failed, and this new piece is not needed.
   virtual void discard(const LocalPiece& made) = 0;
+  // Why the memory of the storage cannot be used, if it cannot. Called first.
+  virtual Result<void> check() const { return {}; }
   // True if a box that the rank has before and after stays where it is. If false, make()
   // is called for it, too.
   virtual bool keeps_boxes() const { return true; }
@@ -65,6 +67,9 @@ class GivenStorage : public PieceStorage {
  public:
   explicit GivenStorage(const LocalPieces& pieces);
 
+  // kInvalid, naming tensors, if pieces do not fit their memory, or share it.
+  Result<void> check() const override;
+
   // The box must be that of a given piece.
   Result<LocalPiece> make(const std::shared_ptr<const Tensor>& tensor,
                           const Box& box) override;
@@ -74,6 +79,7 @@ class GivenStorage : public PieceStorage {
   bool takes_host_memory() const override { return false; }
 
  private:
+  const LocalPieces& given_;
   std::map<std::pair<std::string_view, Box>, const LocalPiece*> pieces_;
 };
 

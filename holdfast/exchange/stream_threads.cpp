@@ -107,7 +107,7 @@ Result<void> StreamSender::send_all(Outlet& outlet) {
 }
 
 Result<void> StreamSender::wait_for_grant(int64_t end) {
-  while (work_.options->grants && granted_ < end) {
+  while (granted_ < end) {
     const Instant soon = std::min(link_.deadline, link_.env->now() + kGrantWait);
     const Result<Bytes> said =
         link_.transport->recv(link_.peer, link_.tag + kBackwards, soon);
@@ -199,7 +199,6 @@ Result<void> StreamReceiver::drop_rest(Inlet& inlet) {
 }
 
 Result<void> StreamReceiver::grant_from(int64_t at) {
-  if (!work_.options->grants) return {};
   // Windows of the other carriers do not wait anywhere but in the sender's own memory or
   // in the ring.
   const bool limited = carrier_ == Carrier::kTransport;
@@ -216,7 +215,6 @@ Result<void> StreamReceiver::grant_from(int64_t at) {
 }
 
 Result<void> StreamReceiver::send_grant(uint64_t limit) {
-  if (!work_.options->grants) return {};
   Bytes said(sizeof(limit));
   store_little_endian(limit, ByteSpan(said));
   return link_.transport->send(link_.peer, link_.tag + kBackwards, said, link_.deadline);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -50,6 +51,13 @@ LiveHolders holders_of(std::span<const RankIdentity> ranks) {
 
 bool is_nothing(const LocalPiece& piece) {
   return piece.box.empty() && piece.tensor->shape.elements() > 0;
+}
+
+LocalPieces without_nothing(LocalPieces pieces) {
+  if (std::ranges::any_of(pieces, is_nothing)) {
+    std::erase_if(pieces.edit(), is_nothing);
+  }
+  return pieces;
 }
 
 Result<SharedCollection> collection_of_pieces(std::span<const LocalPiece> pieces,
@@ -106,7 +114,8 @@ Result<std::vector<SharedCollection>> parse_descriptions(
   return all;
 }
 
-Result<void> PiecesOfRanks::add(int rank, const Tensor& tensor, const Box& box) {
+Result<void> PiecesOfRanks::add(int rank, const Tensor& tensor, const Box& box,
+                                When when) {
   const auto [found, added] =
       ids_.emplace(tensor.name, static_cast<TensorId>(tensors_.size()));
   if (added) {
@@ -115,29 +124,25 @@ Result<void> PiecesOfRanks::add(int rank, const Tensor& tensor, const Box& box) 
   } else if (tensors_[found->second] != tensor) {
     return differ(tensors_[found->second], first_[found->second], tensor, rank);
   }
-  pieces_.push_back({found->second, box, static_cast<HolderId>(rank)});
+  pieces_.push_back({found->second, box, static_cast<HolderId>(rank), when});
   return {};
 }
 
-Result<void> PiecesOfRanks::add_all(int rank, const Collection& own) {
+Result<void> PiecesOfRanks::add_all(int rank, const Collection& own, When when) {
   for (TensorId t = 0; t < own.tensors().size(); ++t) {
     for (const Slice& slice : own.layout().slices(t)) {
-      HOLDFAST_TRY(add(rank, own.tensor(t), slice.box));
+      HOLDFAST_TRY(add(rank, own.tensor(t), slice.box, when));
     }
   }
   return {};
 }
 
-Result<Collection> PiecesOfRanks::build() const {
-  return build_for(std::vector<bool>(holders_.size(), true));
-}
-
-Result<Collection> PiecesOfRanks::build_for(const std::vector<bool>& chosen) const {
+Result<Collection> PiecesOfRanks::build(When when) const {
   LayoutBuilder builder(tensors_, holders_);
   const std::vector<int64_t> bases = HOLDFAST_TRY(base_addresses());
   std::map<std::pair<HolderId, TensorId>, int64_t> used;
   for (const Piece& piece : pieces_) {
-    if (!chosen[piece.holder]) continue;
+    if (piece.when != when) continue;
     int64_t& here = used[{piece.holder, piece.tensor}];
     builder.add(piece.tensor, piece.box, piece.holder, bases[piece.tensor] + here);
     here += piece.box.elements() * bytes_of(tensors_[piece.tensor].dtype);

@@ -37,6 +37,7 @@ LiveHolders holders_of(std::span<const RankIdentity> ranks);
 // True for an empty part of a tensor that is not empty. A small tensor that is cut for
 // many ranks leaves some ranks such a part, which counts as no piece.
 bool is_nothing(const LocalPiece& piece);
+LocalPieces without_nothing(LocalPieces pieces);
 
 // A collection of one rank's pieces, without those that are nothing. `holder` is the name
 // of its only holder.
@@ -63,6 +64,9 @@ Result<std::vector<SharedCollection>> parse_descriptions(
     std::span<const std::string_view> texts, std::string_view own,
     const SharedCollection& own_pieces);
 
+// Whether a rank has a piece, or is to have it after a change of the layout.
+enum class When { kBefore, kAfter };
+
 // Collects the tensors of several ranks, each once, and which rank has which box. In the
 // layouts, tensor i starts at the same byte on every rank: at the sum of the full sizes
 // of the tensors before it, each rounded up to 64, as in those that build_collection()
@@ -73,20 +77,20 @@ class PiecesOfRanks {
 
   // Fails with kInvalid, naming both ranks, if another rank has a different tensor of
   // the same name.
-  Result<void> add(int rank, const Tensor& tensor, const Box& box);
-  Result<void> add_all(int rank, const Collection& own);
+  Result<void> add(int rank, const Tensor& tensor, const Box& box,
+                   When when = When::kBefore);
+  Result<void> add_all(int rank, const Collection& own, When when = When::kBefore);
 
-  // The collection of all ranks. Does not check that the boxes cover the tensors.
-  Result<Collection> build() const;
-  // All tensors, but only the boxes that the chosen ranks have. `chosen` has one entry
-  // for each rank.
-  Result<Collection> build_for(const std::vector<bool>& chosen) const;
+  // The collection of all ranks, with the tensors of both times and the boxes of one.
+  // Does not check that the boxes cover the tensors.
+  Result<Collection> build(When when = When::kBefore) const;
 
  private:
   struct Piece {
     TensorId tensor;
     Box box;
     HolderId holder;
+    When when;
   };
 
   // The first byte of each tensor.

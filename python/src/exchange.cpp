@@ -1,10 +1,11 @@
 // Bindings of exchange/: names, types and docs only.
 #include <nanobind/stl/optional.h>
 
+#include <numeric>
 #include <thread>
 
 #include "holdfast/base/mutex.h"
-#include "holdfast/exchange/fill.h"
+#include "holdfast/exchange/change_layout.h"
 #include "transport.h"
 
 namespace holdfast::python {
@@ -13,19 +14,22 @@ namespace {
 // The call runs in a thread of its own while this one waits in slices, in which Python
 // handles its signals. A call that a signal ends closes the transport: the other ranks
 // wait for this one, and cannot go on without it.
-Filled fill(HeldTransport& self, const LocalPieces& pieces, bool is_whole,
-            std::optional<double> timeout, uint64_t stream) {
+Exchanged change(HeldTransport& self, const LocalPieces& old, const LocalPieces& wanted,
+                 double timeout, bool prove_all, uint64_t stream) {
   const std::shared_ptr<TcpTransport> transport = self.get();
-  const FillOptions options{.is_whole = is_whole,
-                            .deadline = deadline_of(timeout),
-                            .stream = reinterpret_cast<CudaStream>(stream)};  // NOLINT
+  const ExchangeOptions options{
+      .proof = prove_all ? ExchangeProof::kState : ExchangeProof::kMoved,
+      .deadline = deadline_of(timeout),
+      .stream = reinterpret_cast<CudaStream>(stream)};  // NOLINT
   Mutex mutex;
   Condition changed;
-  std::optional<Result<Filled>> outcome;
+  std::optional<Result<Exchanged>> outcome;
   std::jthread caller([&] {
-    Result<Filled> filled = fill_from_peers(env(), *transport, pieces, options);
+    GivenStorage storage(wanted);
+    Result<Exchanged> done = change_layout(
+        env(), *transport, {.old = old, .wanted = wanted}, storage, options);
     MutexLock lock(mutex);
-    outcome = std::move(filled);
+    outcome = std::move(done);
     changed.notify_all();
   });
   while (true) {
@@ -49,25 +53,43 @@ Filled fill(HeldTransport& self, const LocalPieces& pieces, bool is_whole,
   return unwrap(*std::move(outcome));
 }
 
+int64_t sum_of(const std::array<int64_t, kCarriers>& bytes) {
+  return std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
+}
+
 }  // namespace
 
 void bind_exchange(nb::module_& m) {
-  nb::class_<Filled>(m, "Filled", "Numbers of bytes that fill_from_peers moved.")
-      .def_ro("received", &Filled::received, "Bytes that this rank received.")
-      .def_ro("sent", &Filled::sent, "Bytes that this rank sent.")
-      .def_ro("moved", &Filled::moved, "Bytes that all ranks together received.")
-      .def_ro("shared", &Filled::shared,
-              "Bytes of this rank that went through shared memory.");
+  nb::class_<Exchanged>(m, "Exchanged", "Numbers of bytes that change_layout moved.")
+      .def_prop_ro(
+          "received", [](const Exchanged& self) { return sum_of(self.received); },
+          "Bytes that this rank received.")
+      .def_prop_ro(
+          "sent", [](const Exchanged& self) { return sum_of(self.sent); },
+          "Bytes that this rank sent, with those that it passed on.")
+      .def_ro("copied", &Exchanged::copied, "Bytes copied inside this rank's memory.")
+      .def_ro("moved", &Exchanged::moved, "Bytes that all ranks together received.")
+      .def_prop_ro(
+          "shared",
+          [](const Exchanged& self) {
+            constexpr auto kShared = static_cast<size_t>(Carrier::kRing);
+            return self.received[kShared] + self.sent[kShared];
+          },
+          "Bytes of this rank that went through shared memory.")
+      .def_prop_ro(
+          "seals", [](const Exchanged& self) { return self.seals.size(); },
+          "How many tensors were sealed before and after, and are equal.");
   m.def(
-      "fill_from_peers", &fill, nb::arg("transport"), nb::arg("pieces"),
-      nb::arg("is_whole"), nb::arg("timeout") = nb::none(), nb::arg("stream") = 0,
-      "Fills the pieces of ranks that are not whole from those of ranks that are.\n\n"
-      "All ranks of the transport call it together. Each passes its pieces, whose\n"
-      "memory must stay alive, and whether they hold the state. The load is spread\n"
-      "over all replicas, and seals are checked. Raises on all ranks alike:\n"
-      "ValueError if two ranks disagree on a tensor, NotFoundError if no whole rank\n"
-      "has a part that is needed, CorruptError if what arrived is not what was sent,\n"
-      "UnavailableError if a rank is gone, TimeoutError after `timeout` seconds.\n"
+      "change_layout", &change, nb::arg("transport"), nb::arg("old"), nb::arg("wanted"),
+      nb::arg("timeout"), nb::arg("prove_all") = false, nb::arg("stream") = 0,
+      "Gives the state of all ranks another layout.\n\n"
+      "All ranks of the transport call it together. Each passes the pieces that it\n"
+      "holds and those that it wants to hold, whose memory is filled; either may be\n"
+      "empty. The load is spread over all replicas. What is sent is sealed at both\n"
+      "ends; with `prove_all`, all tensors are sealed before and after. Raises on all\n"
+      "ranks alike: ValueError if two ranks disagree on a tensor, NotFoundError if no\n"
+      "rank holds a part that is wanted, CorruptError if what arrived is not what was\n"
+      "sent, UnavailableError if a rank is gone, TimeoutError after `timeout` seconds.\n"
       "After the last three, connect another transport to try again. If a signal's\n"
       "handler raises meanwhile, the transport is closed.");
 }

@@ -56,7 +56,7 @@ def give(transport: _native.TcpTransport, state: TrainingState, buckets: BucketO
                   "is first": one.is_first, "changed things": records.changed_things(),
                   "differing": _differing(records, one, state.peers.own_keys)} for one in kept],
     })
-    _native.fill_from_peers(transport, state.describe(shared), True, _PATIENCE)
+    _native.change_layout(transport, state.describe(shared), _native.Pieces([]), _PATIENCE)
 
 
 def receive(transport: _native.TcpTransport, state: TrainingState, buckets: BucketOrders,
@@ -210,7 +210,7 @@ def _fill(transport: _native.TcpTransport, state: TrainingState, found: PeerStep
         raise ValueError(f"the replacement is of another model: {wrong[0]}")
     pieces = state.allocate_all(found)  # type: ignore[arg-type]
     shared = [(piece, name) for piece, name in pieces if name not in own]
-    filled = _native.fill_from_peers(transport, state.describe(shared), False, _PATIENCE)
+    filled = _native.change_layout(transport, _native.Pieces([]), state.describe(shared), _PATIENCE)
     of_record = sorted(((own[name], piece) for piece, name in pieces if name in own),
                        key=lambda pair: pair[0])
     copy = FlatCopy([piece.tensor for _, piece in of_record])

@@ -9,10 +9,10 @@ namespace {
 
 using namespace std::chrono_literals;
 
-class FillFailuresTest : public ::testing::Test {
+class ChangeLayoutFailuresTest : public ::testing::Test {
  protected:
   struct Outcome {
-    std::vector<Result<Filled>> results;
+    std::vector<Result<Exchanged>> results;
     bool right = false;
     std::vector<int> calls{};
   };
@@ -54,7 +54,7 @@ class FillFailuresTest : public ::testing::Test {
   bool shared_memory_ = false;
 };
 
-TEST_F(FillFailuresTest, EachRankIsKilledAtEachOfItsCalls) {
+TEST_F(ChangeLayoutFailuresTest, EachRankIsKilledAtEachOfItsCalls) {
   const std::vector<int> count = calls();
   for (int rank = 0; rank < 4; ++rank) {
     for (int call = 1; call <= count[static_cast<size_t>(rank)]; ++call) {
@@ -64,15 +64,20 @@ TEST_F(FillFailuresTest, EachRankIsKilledAtEachOfItsCalls) {
         return false;
       };
       const Outcome outcome = run(network, kill, 60s);
+      // When all have said that they are done, a death makes no difference.
+      int good = 0;
       for (int r = 0; r < 4; ++r) {
-        const Result<Filled>& result = outcome.results[static_cast<size_t>(r)];
-        EXPECT_ERROR(result, ErrorCode::kUnavailable);
+        const Result<Exchanged>& result = outcome.results[static_cast<size_t>(r)];
+        good += result.ok() && r != rank ? 1 : 0;
+        if (!result.ok()) EXPECT_ERROR(result, ErrorCode::kUnavailable);
       }
+      EXPECT_TRUE(good == 0 || (good == 3 && outcome.right)) << rank << " " << call;
+      EXPECT_TRUE(good == 0 || call > count[static_cast<size_t>(rank)] - 6);
     }
   }
 }
 
-TEST_F(FillFailuresTest, EachMessageIsLost) {
+TEST_F(ChangeLayoutFailuresTest, EachMessageIsLost) {
   const std::vector<int> count = calls();
   for (int rank = 0; rank < 4; ++rank) {
     for (int call = 1; call <= count[static_cast<size_t>(rank)]; ++call) {
@@ -86,7 +91,7 @@ TEST_F(FillFailuresTest, EachMessageIsLost) {
       };
       const Outcome outcome = run(network, lose, 400ms);
       int good = 0;
-      for (const Result<Filled>& result : outcome.results) {
+      for (const Result<Exchanged>& result : outcome.results) {
         good += result.ok() ? 1 : 0;
         EXPECT_TRUE(outcome.right || !result.ok()) << rank << " " << call;
       }
@@ -97,26 +102,32 @@ TEST_F(FillFailuresTest, EachMessageIsLost) {
   }
 }
 
-TEST_F(FillFailuresTest, EachDamagedMessageIsCorruptOnAllRanks) {
+// Windows, seals, grants and words: a damaged one is noticed, or makes no difference.
+TEST_F(ChangeLayoutFailuresTest, NoDamagedMessageLeavesWrongBytes) {
   const std::vector<int> count = calls();
+  int corrupt = 0;
   for (const int sender : {0, 2}) {
-    // The first call is the meeting and the last says how it went. Between them come
-    // windows and seals.
-    for (int call = 2; call < count[static_cast<size_t>(sender)]; ++call) {
+    for (int call = 2; call <= count[static_cast<size_t>(sender)]; ++call) {
       LocalNetwork network(*env_, 4);
       const Outcome outcome = run(
-          network, [](int, int) { return false; }, 60s, sender, call);
-      for (const Result<Filled>& result : outcome.results) {
-        EXPECT_ERROR(result, ErrorCode::kCorrupt);
-        EXPECT_EQ(message_of(result), message_of(outcome.results[0]));
+          network, [](int, int) { return false; }, 2s, sender, call);
+      const Result<Exchanged>& first = outcome.results[0];
+      for (const Result<Exchanged>& result : outcome.results) {
+        EXPECT_TRUE(!result.ok() || outcome.right) << sender << " " << call;
       }
-      EXPECT_NE(message_of(outcome.results[0]).find(fmt::format("rank {}", sender)),
+      if (first.ok() || first.error().code() != ErrorCode::kCorrupt) continue;
+      ++corrupt;
+      EXPECT_NE(message_of(first).find(fmt::format("rank {}", sender)),
                 std::string::npos);
+      for (const Result<Exchanged>& result : outcome.results) {
+        EXPECT_EQ(message_of(result), message_of(first));
+      }
     }
   }
+  EXPECT_GE(corrupt, 8);  // each sender sends two windows and the seals to two ranks
 }
 
-TEST_F(FillFailuresTest, ARankIsKilledWhileBytesGoThroughSharedMemory) {
+TEST_F(ChangeLayoutFailuresTest, ARankIsKilledWhileBytesGoThroughSharedMemory) {
   shared_memory_ = true;
   for (int rank = 0; rank < 4; ++rank) {
     // The meeting, the address of the ring or the answer to it, and what follows.
@@ -126,7 +137,7 @@ TEST_F(FillFailuresTest, ARankIsKilledWhileBytesGoThroughSharedMemory) {
         if (r == rank && c == call) network.kill(rank);
         return false;
       };
-      for (const Result<Filled>& result : run(network, kill, 60s).results) {
+      for (const Result<Exchanged>& result : run(network, kill, 60s).results) {
         EXPECT_ERROR(result, ErrorCode::kUnavailable);
       }
     }

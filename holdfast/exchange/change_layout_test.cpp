@@ -1,4 +1,4 @@
-#include "holdfast/exchange/fill.h"
+#include "holdfast/exchange/change_layout.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
@@ -11,9 +11,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-class FillTest : public ::testing::Test {
+class ChangeLayoutTest : public ::testing::Test {
  protected:
-  std::vector<Result<Filled>> run(Ranks& ranks, bool shared_memory = true) {
+  std::vector<Result<Exchanged>> run(Ranks& ranks, bool shared_memory = true) {
     LocalNetwork network(*env_, ranks.size());
     return ranks.run(
         *env_, [&](int r) -> Transport& { return network.endpoint(r); }, 60s,
@@ -22,7 +22,7 @@ class FillTest : public ::testing::Test {
   void expect_filled(const Ranks& fresh) {
     for (const bool shared_memory : {false, true}) {
       Ranks ranks = fresh;
-      for (const Result<Filled>& outcome : run(ranks, shared_memory)) {
+      for (const Result<Exchanged>& outcome : run(ranks, shared_memory)) {
         EXPECT_OK(outcome);
       }
       EXPECT_TRUE(ranks.is_right());
@@ -30,8 +30,8 @@ class FillTest : public ::testing::Test {
   }
   // Expects the same error on all ranks, and returns its message.
   std::string expect_refused(Ranks& ranks, ErrorCode code) {
-    const std::vector<Result<Filled>> outcomes = run(ranks);
-    for (const Result<Filled>& outcome : outcomes) {
+    const std::vector<Result<Exchanged>> outcomes = run(ranks);
+    for (const Result<Exchanged>& outcome : outcomes) {
       EXPECT_ERROR(outcome, code);
       EXPECT_EQ(message_of(outcome), message_of(outcomes[0]));
     }
@@ -50,29 +50,29 @@ const std::vector<Tensor>& a_model() {
   return tensors;
 }
 
-TEST_F(FillTest, AReplacementIsFilledFromAllReplicasAlike) {
+TEST_F(ChangeLayoutTest, AReplacementIsFilledFromAllReplicasAlike) {
   Ranks ranks(replicas(a_model(), 4), {true, true, false, true});
-  const std::vector<Result<Filled>> outcomes = run(ranks);
-  for (const Result<Filled>& outcome : outcomes) ASSERT_OK(outcome);
+  const std::vector<Result<Exchanged>> outcomes = run(ranks);
+  for (const Result<Exchanged>& outcome : outcomes) ASSERT_OK(outcome);
   EXPECT_TRUE(ranks.is_right());
   const int64_t bytes = ranks.all.bytes();
-  EXPECT_EQ(outcomes[2]->received, bytes);
-  EXPECT_EQ(outcomes[2]->sent, 0);
+  EXPECT_EQ(sum_of(outcomes[2]->received), bytes);
+  EXPECT_EQ(sum_of(outcomes[2]->sent), 0);
   for (const int whole : {0, 1, 3}) {
-    const Filled& filled = *outcomes[static_cast<size_t>(whole)];
+    const Exchanged& filled = *outcomes[static_cast<size_t>(whole)];
     EXPECT_EQ(filled.moved, bytes);
-    EXPECT_EQ(filled.received, 0);
+    EXPECT_EQ(sum_of(filled.received), 0);
     // The planner cuts between rows of at most 32 KiB.
-    EXPECT_NEAR(static_cast<double>(filled.sent), static_cast<double>(bytes) / 3, 32e3);
+    EXPECT_NEAR(static_cast<double>(sum_of(filled.sent)), static_cast<double>(bytes) / 3, 32e3);
   }
 }
 
-TEST_F(FillTest, SeveralReplacementsAreFilledAtOnce) {
+TEST_F(ChangeLayoutTest, SeveralReplacementsAreFilledAtOnce) {
   Ranks ranks(replicas(a_model(), 5), {false, true, false, true, false});
   expect_filled(ranks);
 }
 
-TEST_F(FillTest, AShardIsFilledFromTheReplicaOfTheSameShard) {
+TEST_F(ChangeLayoutTest, AShardIsFilledFromTheReplicaOfTheSameShard) {
   // Two replicas of two shards each: ranks 0 and 2 have the upper rows, 1 and 3 the
   // lower ones.
   const std::vector<Tensor> tensors{tensor_of("w", {600, 200}), tensor_of("b", {7})};
@@ -91,12 +91,12 @@ TEST_F(FillTest, AShardIsFilledFromTheReplicaOfTheSameShard) {
   EXPECT_NE(message.find("w: box [300:600, 0:200]"), std::string::npos) << message;
 }
 
-TEST_F(FillTest, WithoutAWholeRankNothingIsFoundAndWithoutAReplacementNothingMoves) {
+TEST_F(ChangeLayoutTest, WithoutAWholeRankNothingIsFoundAndWithoutAReplacementNothingMoves) {
   Ranks none(replicas(a_model(), 2), {false, false});
   const std::string message = expect_refused(none, ErrorCode::kNotFound);
   EXPECT_NE(message.find("embedding: box"), std::string::npos) << message;
   Ranks all(replicas(a_model(), 2), {true, true});
-  for (const Result<Filled>& outcome : run(all)) {
+  for (const Result<Exchanged>& outcome : run(all)) {
     ASSERT_OK(outcome);
     EXPECT_EQ(outcome->moved, 0);
   }
@@ -104,7 +104,7 @@ TEST_F(FillTest, WithoutAWholeRankNothingIsFoundAndWithoutAReplacementNothingMov
 
 // Ranks with a tensor on a device each: a whole one, whose training still works on it,
 // and one that is to be filled.
-TEST_F(FillTest, TensorsOnDevicesAreFilledAfterTheWorkThatIsQueued) {
+TEST_F(ChangeLayoutTest, TensorsOnDevicesAreFilledAfterTheWorkThatIsQueued) {
   constexpr size_t kBytes = 5 << 20;
   FakeCuda cuda;
   const auto device = Device::open(cuda, 0).value();
@@ -116,9 +116,8 @@ TEST_F(FillTest, TensorsOnDevicesAreFilledAfterTheWorkThatIsQueued) {
   on_ranks(2, [&](int r) {
     LocalPiece piece = whole_piece("w", tensors[r], {int64_t{kBytes}});
     piece.device = device.get();
-    EXPECT_OK(fill_from_peers(*env_, network.endpoint(r),
-                              std::vector<LocalPiece>{piece},
-                              {.is_whole = r == 0, .stream = training}));
+    EXPECT_OK(fill(*env_, network.endpoint(r), std::vector<LocalPiece>{piece}, r == 0,
+                   {.stream = training}));
   });
   cuda.run_all();
   EXPECT_TRUE(std::ranges::all_of(tensors[0],
@@ -126,7 +125,7 @@ TEST_F(FillTest, TensorsOnDevicesAreFilledAfterTheWorkThatIsQueued) {
   EXPECT_TRUE(std::ranges::equal(tensors[0], tensors[1]));
 }
 
-TEST_F(FillTest, ADeviceThatFailsEndsTheCallOnAllRanks) {
+TEST_F(ChangeLayoutTest, ADeviceThatFailsEndsTheCallOnAllRanks) {
   constexpr size_t kBytes = 5 << 20;
   for (const int failing : {0, 1}) {
     FakeCuda cuda, broken;
@@ -139,9 +138,8 @@ TEST_F(FillTest, ADeviceThatFailsEndsTheCallOnAllRanks) {
       FakeCuda& own = r == failing ? broken : cuda;
       LocalPiece piece = whole_piece("w", own.new_tensor(kBytes), {int64_t{kBytes}});
       piece.device = r == failing ? bad.get() : good.get();
-      const auto outcome =
-          fill_from_peers(*env_, network.endpoint(r), std::vector<LocalPiece>{piece},
-                          {.is_whole = r == 0});
+      const auto outcome = fill(*env_, network.endpoint(r),
+                                std::vector<LocalPiece>{piece}, r == 0);
       EXPECT_FALSE(outcome.ok());
       messages[static_cast<size_t>(r)] = message_of(outcome);
     });
@@ -149,7 +147,7 @@ TEST_F(FillTest, ADeviceThatFailsEndsTheCallOnAllRanks) {
   }
 }
 
-RC_GTEST_PROP(FillProperty, AnyLayoutWithAnyMapsArrivesBitForBit, (uint64_t seed)) {
+RC_GTEST_PROP(ChangeLayoutProperty, AnyLayoutWithAnyMapsArrivesBitForBit, (uint64_t seed)) {
   Dice dice(seed);
   const auto env = make_posix_env();
   const std::vector<Tensor> tensors = random_tensors(dice);
@@ -181,7 +179,55 @@ RC_GTEST_PROP(FillProperty, AnyLayoutWithAnyMapsArrivesBitForBit, (uint64_t seed
   RC_ASSERT(ranks.whole_ranks_are_unchanged());
 }
 
-TEST_F(FillTest, AnotherModelInTheReplacementIsRefusedByAllRanks) {
+// Ranks that hold, want, or both, as in a job that changes its size and its cuts.
+RC_GTEST_PROP(ChangeLayoutProperty, AnyLayoutBecomesAnyOther, (uint64_t seed)) {
+  Dice dice(seed);
+  const auto env = make_posix_env();
+  const std::vector<Tensor> tensors = random_tensors(dice);
+  const int64_t ranks = 1 + dice.below(4);
+  std::vector<Holder> holders;
+  for (int64_t h = 0; h < ranks; ++h) {
+    holders.push_back({.name = fmt::format("rank {}", h)});
+  }
+  RandomLayout before(dice, tensors, holders), after(dice, tensors, holders);
+  const auto keeper = static_cast<HolderId>(dice.below(ranks));  // has every element
+  for (TensorId t = 0; t < tensors.size(); ++t) {
+    for (HolderId h = 0; h < holders.size(); ++h) {
+      for (const Box& box : random_parts(dice, Box::whole(tensors[t].shape))) {
+        if (h == keeper || dice.one_in(2)) before.put(t, box, h);
+      }
+      for (const Box& box : random_parts(dice, Box::whole(tensors[t].shape))) {
+        if (dice.one_in(2)) after.put(t, box, h);
+      }
+    }
+  }
+  const std::vector<bool> all(holders.size(), true), none(holders.size(), false);
+  Ranks old(std::move(before).collection(), all, seed);
+  Ranks made(std::move(after).collection(), none, seed);  // the same values
+  LocalNetwork network(*env, old.size());
+  const ExchangeOptions options{
+      .proof = dice.one_in(2) ? ExchangeProof::kMoved : ExchangeProof::kState};
+  std::vector<Result<Exchanged>> outcomes(holders.size(), Exchanged{});
+  on_ranks(old.size(), [&](int rank) {
+    const auto r = static_cast<size_t>(rank);
+    const auto h = static_cast<HolderId>(rank);
+    const LocalPieces wanted = pieces_in(made.all, h, made.memories[r]);
+    GivenStorage storage(wanted);
+    outcomes[r] = change_layout(
+        *env, network.endpoint(rank),
+        {.old = pieces_in(old.all, h, old.memories[r]), .wanted = wanted}, storage,
+        options);
+  });
+  int64_t received = 0;
+  for (const Result<Exchanged>& outcome : outcomes) {
+    RC_ASSERT(outcome.ok());
+    received += sum_of(outcome->received);
+  }
+  RC_ASSERT(received == outcomes[0]->moved);
+  RC_ASSERT(made.is_right() && old.is_right());
+}
+
+TEST_F(ChangeLayoutTest, AnotherModelInTheReplacementIsRefusedByAllRanks) {
   const auto make = [](Dtype dtype) {
     return replicas({tensor_of("w", {8, 4}, dtype)}, 2);
   };
@@ -190,11 +236,10 @@ TEST_F(FillTest, AnotherModelInTheReplacementIsRefusedByAllRanks) {
   std::vector<std::string> messages(2);
   on_ranks(2, [&](int r) {
     Ranks& ranks = r == 0 ? right : other;
-    const auto outcome =
-        fill_from_peers(*env_, network.endpoint(r),
-                        pieces_in(ranks.all, static_cast<HolderId>(r),
-                                  ranks.memories[static_cast<size_t>(r)]),
-                        {.is_whole = r == 0});
+    const auto outcome = fill(*env_, network.endpoint(r),
+                              pieces_in(ranks.all, static_cast<HolderId>(r),
+                                        ranks.memories[static_cast<size_t>(r)]),
+                              r == 0);
     EXPECT_ERROR(outcome, ErrorCode::kInvalid);
     messages[static_cast<size_t>(r)] = message_of(outcome);
   });
@@ -204,7 +249,7 @@ TEST_F(FillTest, AnotherModelInTheReplacementIsRefusedByAllRanks) {
       << messages[0];
 }
 
-TEST_F(FillTest, PiecesThatShareMemoryAreRefusedByAllRanks) {
+TEST_F(ChangeLayoutTest, PiecesThatShareMemoryAreRefusedByAllRanks) {
   const Collection all = replicas({tensor_of("a", {4}), tensor_of("b", {4})}, 2);
   Ranks ranks(all, {true, false});
   LocalNetwork network(*env_, 2);
@@ -212,13 +257,12 @@ TEST_F(FillTest, PiecesThatShareMemoryAreRefusedByAllRanks) {
     LocalPieces pieces = pieces_in(all, static_cast<HolderId>(r),
                                    ranks.memories[static_cast<size_t>(r)]);
     if (r == 1) pieces.edit()[1].map = pieces[0].map;
-    EXPECT_ERROR(
-        fill_from_peers(*env_, network.endpoint(r), pieces, {.is_whole = r == 0}),
-        ErrorCode::kInvalid);
+    EXPECT_ERROR(fill(*env_, network.endpoint(r), pieces, r == 0),
+                 ErrorCode::kInvalid);
   });
 }
 
-TEST_F(FillTest, OverTcpWithRealThreadsWithAndWithoutSharedMemory) {
+TEST_F(ChangeLayoutTest, OverTcpWithRealThreadsWithAndWithoutSharedMemory) {
   const std::vector<Tensor> tensors{tensor_of("w", {1500, 900}),
                                     tensor_of("v", {100, 3})};
   const Ranks fresh(replicas(tensors, 4), {true, false, true, false});
@@ -227,10 +271,12 @@ TEST_F(FillTest, OverTcpWithRealThreadsWithAndWithoutSharedMemory) {
     TcpRanks tcp(*env_, 4);
     const auto outcomes = ranks.run(
         *env_, [&](int r) -> Transport& { return tcp.at(r); }, 60s, shared_memory);
-    for (const Result<Filled>& outcome : outcomes) {
+    for (const Result<Exchanged>& outcome : outcomes) {
       ASSERT_OK(outcome);
-      const int64_t own = outcome->received + outcome->sent;
-      EXPECT_EQ(outcome->shared, shared_memory ? own : 0);
+      const int64_t own = sum_of(outcome->received) + sum_of(outcome->sent);
+      constexpr auto kShared = static_cast<size_t>(Carrier::kRing);
+      EXPECT_EQ(outcome->received[kShared] + outcome->sent[kShared],
+                shared_memory ? own : 0);
     }
     EXPECT_TRUE(ranks.is_right());
   }

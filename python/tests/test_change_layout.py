@@ -1,4 +1,4 @@
-"""Filling the memory of a rank from its peers, over real connections."""
+"""Changes of the layout of a state, over real connections."""
 
 import multiprocessing
 import os
@@ -52,10 +52,17 @@ def pieces_of(arrays):
         for name, array in arrays.items()])
 
 
+def fill(transport, pieces, is_whole, timeout):
+    """Fills a rank that is not whole from those that are."""
+    none = _native.Pieces([])
+    held, wanted = (pieces, none) if is_whole else (none, pieces)
+    return _native.change_layout(transport, held, wanted, timeout)
+
+
 def fill_all(transports, states, whole, timeout=30.0):
     pieces = [pieces_of(state) for state in states]
     return on_threads([
-        lambda r=r: _native.fill_from_peers(transports[r], pieces[r], whole[r], timeout)
+        lambda r=r: fill(transports[r], pieces[r], whole[r], timeout)
         for r in range(len(transports))])
 
 
@@ -70,6 +77,30 @@ def test_a_replacement_gets_the_state_of_its_peers():
     assert [one.moved for one in filled] == [total] * 3
     assert filled[0].sent + filled[2].sent == total
     assert min(filled[0].sent, filled[2].sent) > total / 3
+
+
+def test_a_state_that_is_cut_in_two_becomes_one_that_is_cut_in_three():
+    whole = np.random.default_rng(2).random((60, 7))
+    cuts = [[0, 30, 60, 60], [0, 20, 40, 60]]
+    held, wanted = ([whole[a:b].copy() for a, b in zip(cut, cut[1:])] for cut in cuts)
+    for one in wanted:
+        one[:] = 0
+
+    def rows(array, first):
+        return _native.Piece(
+            _native.Array("w", array.ctypes.data, "F64", array.shape, array.strides, []),
+            whole.shape, _native.Box([(first, first + len(array)), (0, 7)]))
+
+    transports = connected(3)
+    pieces = [[_native.Pieces([rows(one, first)] if len(one) else [])
+               for one, first in zip(arrays, cut)] for arrays, cut in zip((held, wanted), cuts)]
+    done = on_threads([
+        lambda r=r: _native.change_layout(transports[r], pieces[0][r], pieces[1][r], 30.0,
+                                          prove_all=True) for r in range(3)])
+    np.testing.assert_array_equal(np.concatenate(wanted), whole)
+    row = whole.strides[0]
+    assert [(one.received, one.copied, one.seals) for one in done] == [
+        (0, 20 * row, 1), (10 * row, 10 * row, 1), (20 * row, 0, 1)]
 
 
 def test_what_nobody_has_is_not_found_on_all_ranks():
@@ -87,19 +118,19 @@ def test_another_model_is_refused_and_a_lost_rank_is_unavailable():
     transports = connected(2)
     transports[1].close()
     with pytest.raises(UnavailableError):
-        _native.fill_from_peers(transports[0], pieces_of(states[0]), True, 30.0)
+        fill(transports[0], pieces_of(states[0]), True, 30.0)
 
 
 def test_a_rank_that_does_not_come_is_a_timeout_and_ctrl_c_ends_the_wait():
     transports = connected(2)
     pieces = pieces_of({"w": np.zeros(4)})
     with pytest.raises(TimeoutError):
-        _native.fill_from_peers(transports[0], pieces, True, 0.1)
+        fill(transports[0], pieces, True, 0.1)
     timer = threading.Timer(0.3, lambda: signal.raise_signal(signal.SIGINT))
     timer.start()
     start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        _native.fill_from_peers(transports[0], pieces, True)
+        fill(transports[0], pieces, True, 30.0)
     assert time.monotonic() - start < 10
 
 
@@ -114,7 +145,7 @@ def be_rank(rank, size, token, pipe, megabytes):
     pipe.send("ready")
     pipe.recv()
     try:
-        filled = _native.fill_from_peers(transport, pieces, rank > 0, 60.0)
+        filled = fill(transport, pieces, rank > 0, 60.0)
         right = all((array == float(name[1:])).all() for name, array in state.items())
         pipe.send((filled.received, filled.shared, right))
     except Exception as error:
