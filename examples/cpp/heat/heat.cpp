@@ -104,8 +104,9 @@ Result<int64_t> resume(Job& job, const LocalPieces& pieces) {
 Result<int> simulate(Env& env, const Path& run, int64_t steps) {
   const auto transport = HOLDFAST_TRY(start_mpi_transport(
       env, MPI_COMM_WORLD, env.now() + std::chrono::seconds(60)));
-  if (transport->size() > kRows) return invalid("more ranks than rows of the plate");
-  Plate plate(transport->rank(), transport->size());
+  const int rank = transport->rank(), ranks = transport->size();
+  if (ranks > kRows) return invalid("{} ranks; expected at most {}", ranks, kRows);
+  Plate plate(rank, ranks);
   const LocalPieces pieces = std::vector{plate.piece()};
   const auto job = HOLDFAST_TRY(
       Job::open(env, run, transport.get(), {.schedule = {.every = EverySteps{50}}}));
@@ -113,7 +114,7 @@ Result<int> simulate(Env& env, const Path& run, int64_t steps) {
     const double change = plate.compute();
     job->settle();  // waits until the last save is captured: now the plate changes
     plate.advance();
-    if (transport->rank() == 0) {
+    if (rank == 0) {
       std::printf("%lld %a\n", static_cast<long long>(step), change);
       std::fflush(stdout);
     }
