@@ -401,7 +401,7 @@ class Checkpointer:
         Call it on all ranks together, between two updates: print(ck.check()). It also lists what was
         found and is not saved. `holdfast rehearse` tells more: it kills the script.
         """
-        return check(self._state, self._saves, self._run, self._group, self._changes.unknown)
+        return check(self._state, self._saves, self._run, self._group, self._changes.find_unknown())
 
     def close(self, timeout: float | None = None, *, save: bool = True) -> None:
         """Waits until everything is durable, and raises the error of the last save if it failed.

@@ -40,9 +40,9 @@ class ModelChanges:
         state.on_forget.append(lambda: (call := forget()) and call())
         self.by_unknown = False  # an optimizer that was not given has updated the model
 
-    @property
-    def unknown(self) -> dict[str, str]:
+    def find_unknown(self) -> dict[str, str]:
         """Sentences about optimizers, schedulers and scalers that take part and were not given."""
+        self._unknown.look()
         return self._unknown.found
 
     def before_update(self, optimizer: torch.optim.Optimizer) -> None:
@@ -93,7 +93,7 @@ class ModelChanges:
         Warns of that, of a model that never changes, and of what takes part and was not given.
         """
         self._unchanged.saved(step, with_gradients)
-        for text in self._unknown.look():
+        for text in self.find_unknown().values():
             warn(text)
         if self._boundaries.updates_unseen:
             warn(NO_HOOK)

@@ -123,9 +123,7 @@ class Rehearsal:
 
     def resumed(self, checkpointer: Any, start: int) -> None:
         """Records what resume() has brought back."""
-        report = checkpointer.report
         self._write("resumed", part=self._part(checkpointer), start=start,
-                    inexact=[str(line) for line in report.inexact],
                     **(self._state_of(checkpointer) if start > 0 else {}))
 
     def made(self, checkpointer: Any, step: int, loss: Any) -> None:
@@ -231,6 +229,7 @@ class Rehearsal:
     def _wait(self, checkpointer: Any, why: str, step: int, where: str = "") -> None:
         """Waits for the supervisor to end this process."""
         self._write("waits", part=self._part(checkpointer), why=why, step=step, where=where,
+                    unsaved=[line for one in list(self._watched) for line in _unsaved_by(one)],
                     **self._seen.take())
         while True:
             self._end_without_supervisor()
@@ -355,6 +354,11 @@ def _unsaved_generators(state: Any) -> dict[str, str]:
     found |= search.find(of_script, "__main__")
     return {path: f"{type(one).__name__} {digest_text(repr(generators.capture_one(path, one)))}"
             for path, one in found.items()}
+
+
+def _unsaved_by(checkpointer: Any) -> list[str]:
+    """Sentences about what takes part in the training, and is not in the saves as it should be."""
+    return [*checkpointer._changes.find_unknown().values(), *map(str, checkpointer.report.inexact)]
 
 
 def _text_of(loss: Any) -> str | None:
