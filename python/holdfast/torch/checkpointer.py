@@ -298,7 +298,8 @@ class Checkpointer:
         job = self._saves.live_job()
         self._durable.look()
         self._state.data.note_step()
-        self._changes.next_call(self._messages.warn_once)
+        is_plain = not self._recovery.is_active and self.epoch_of is None
+        self._changes.next_call(self._messages.warn_once, is_plain=is_plain)
         if not self._is_attached and not self._is_mid_update():
             self.check_new()
             self._is_attached = True
@@ -307,8 +308,7 @@ class Checkpointer:
         if not idle:
             self._losses.tell(job, step, loss)
         due = self._stopping.due(job, step, not idle) or self._rehearsal.due(step)
-        last = self._steps.is_last_of_all(step)
-        self._due.ask(due, last)
+        self._due.ask(due, last := self._steps.is_last_of_all(step))
         self._changes.note(step)
         if self._is_attached and self._watch.watched is not None:
             self._watch.step(step, loss, is_blind=self._boundaries.updates_unseen)
@@ -401,7 +401,7 @@ class Checkpointer:
         Call it on all ranks together, between two updates: print(ck.check()). It also lists what was
         found and is not saved. `holdfast rehearse` tells more: it kills the script.
         """
-        return check(self._state, self._saves, self._run, self._group, self._changes.find_unknown())
+        return check(self._state, self._saves, self._run, self._group, self._changes.find_unsaved())
 
     def close(self, timeout: float | None = None, *, save: bool = True) -> None:
         """Waits until everything is durable, and raises the error of the last save if it failed.

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from holdfast.torch.loop.forgotten_loaders import ForgottenLoaders
 from holdfast.torch.loop.frozen_writes import FrozenWrites
 from holdfast.torch.loop.last_step import CHANGED, LastStep
 from holdfast.torch.loop.messages import NO_HOOK, UNKNOWN_OPTIMIZER
@@ -29,6 +30,7 @@ class ModelChanges:
         optimizers = [inner for one in state.optimizers for inner in with_inner(one)]
         self._unknown = UnknownState([*state.optimizers, *objects.values()], optimizers,
                                      boundaries.knows, state.model_tensors)
+        self._loaders = ForgottenLoaders(state, self._unknown.saves)
         self._place = StepPlace(state.optimizers, state.models, objects)
         self._unchanged = UnchangedModel(state)
         self._frozen = FrozenWrites(state)
@@ -44,6 +46,10 @@ class ModelChanges:
         """Sentences about optimizers, schedulers and scalers that take part and were not given."""
         self._unknown.look()
         return self._unknown.found
+
+    def find_unsaved(self) -> dict[str, str]:
+        """The same, and sentences about loaders that feed the training and were not given."""
+        return {**self.find_unknown(), **self._loaders.sentences}
 
     def before_update(self, optimizer: torch.optim.Optimizer) -> None:
         """Called before every update of an optimizer of this process."""
@@ -74,12 +80,17 @@ class ModelChanges:
         self._place.restart()
         self._frozen.restart()
 
-    def next_call(self, warn: Callable[[str], None]) -> None:
-        """Begins the next call of step(). Warns of updates by others, and of a wrong place of it."""
+    def next_call(self, warn: Callable[[str], None], *, is_plain: bool) -> None:
+        """Begins the next call of step(). Warns of updates by others, and of a wrong place of it.
+
+        `is_plain` says that the program itself makes the steps, each of them once.
+        """
         self._boundaries.next_call()
         self._depth = 0  # an exception may have ended an update
         if self.by_unknown:
             warn(UNKNOWN_OPTIMIZER)
+        for text in self._loaders.next_call(is_plain=is_plain):
+            warn(text)
         self._calls += 1
         self._unknown.calls += 1
         if self._calls <= _FIRST:
