@@ -309,7 +309,7 @@ class Checkpointer:
             self._losses.tell(job, step, loss)
         due = self._stopping.due(job, step, not idle) or self._rehearsal.due(step)
         self._due.ask(due, last := self._steps.is_last_of_all(step))
-        self._changes.note(step)
+        self._changes.note(step, last)
         if self._is_attached and self._watch.watched is not None:
             self._watch.step(step, loss, is_blind=self._boundaries.updates_unseen)
         if self._due.reason and (self._due.reason[0] or not self._changes.by_unknown):
