@@ -13,6 +13,7 @@ from holdfast import _native
 from holdfast.checkpoint import Tiers, log_messages, run_path
 from holdfast.options import Failures, Layout, Resuming, Schedule, Watch, Writing, check_every
 from holdfast.options import check_groups, check_known, check_object_names
+from holdfast.rehearse.plan import places
 from holdfast.torch.loop import messages, rehearsal
 from holdfast.torch.loop.branch import Start
 from holdfast.torch.loop.closing import Closing, close_at_exit
@@ -136,7 +137,7 @@ class Checkpointer:
         check_groups(writing=writing, resuming=resuming, failures=failures, schedule=schedule,
                      layout=layout, **({} if watch is None else {"watch": watch}))
         check_object_names(objects or {}, [*_KEYWORDS, plain_values.KEY])
-        self._run, tiers, handover = rehearsal.places(run_path(run), tiers, handover)
+        self._run, tiers, handover = places(run_path(run), tiers, handover)
         folder = memory_folder(handover)
         self._values = PlainValues()
         named = {"scheduler": scheduler, "scaler": scaler, "ema": ema, **(objects or {}),
@@ -298,8 +299,7 @@ class Checkpointer:
         job = self._saves.live_job()
         self._durable.look()
         self._state.data.note_step()
-        is_plain = not self._recovery.is_active and self.epoch_of is None
-        self._changes.next_call(self._messages.warn_once, is_plain=is_plain)
+        self._changes.next_call(self._messages.warn_once, not (self._recovery.is_active or self.epoch_of))
         if not self._is_attached and not self._is_mid_update():
             self.check_new()
             self._is_attached = True

@@ -80,7 +80,7 @@ class ModelChanges:
         self._place.restart()
         self._frozen.restart()
 
-    def next_call(self, warn: Callable[[str], None], *, is_plain: bool) -> None:
+    def next_call(self, warn: Callable[[str], None], is_plain: bool) -> None:
         """Begins the next call of step(). Warns of updates by others, and of a wrong place of it.
 
         `is_plain` says that the program itself makes the steps, each of them once.

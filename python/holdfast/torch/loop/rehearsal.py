@@ -24,7 +24,6 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_leaves
 
 from holdfast import _native
-from holdfast.checkpoint import absolute_path
 from holdfast.rehearse.plan import (
     AFTER_SAVE,
     AFTER_UPDATE,
@@ -34,7 +33,6 @@ from holdfast.rehearse.plan import (
     Plan,
     place_to_read,
     records_folder,
-    rehearsed_run,
 )
 from holdfast.torch.loop.step_record import (
     digest_inputs,
@@ -119,7 +117,7 @@ class Rehearsal:
 
         Another run that the same script has made lies in the folder of the rehearsal, too.
         """
-        return None, initial and place_to_read(absolute_path(initial))
+        return None, initial and place_to_read(initial)
 
     def resumed(self, checkpointer: Any, start: int) -> None:
         """Records what resume() has brought back."""
@@ -314,12 +312,6 @@ class _Warnings(logging.Handler):
         text = record.getMessage()
         self._record("warning", text=text)
         print(text, file=sys.stderr, flush=True)
-
-
-def places(run: str, tiers: Any, handover: Any) -> tuple[str, Any, Any]:
-    """Where a Checkpointer saves: as given, or in the folder of a rehearsal and nowhere else."""
-    rehearsed = rehearsed_run(run)
-    return (run, tiers, handover) if rehearsed == run else (rehearsed, (), False)
 
 
 @functools.cache
