@@ -111,6 +111,11 @@ def test_an_update_by_hand_is_exact(tmp_path):
     assert rehearse(BY_HAND, tmp_path).code == 0
 
 
+def test_a_loop_that_begins_its_epochs_again_is_named(tmp_path):
+    found = rehearse_idiom("too_many_epochs_untold", tmp_path, steps=12)
+    assert "Holdfast warned: the loop's epoch is 0 after a resume in epoch 1" in found.text
+
+
 def test_a_validation_that_a_restart_makes_again_is_no_other_batch(tmp_path):
     found = rehearse_idiom("validation_before_training", tmp_path, steps=12)
     assert found.code == 0, found.text

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from holdfast.torch.loop.epoch_numbers import begins_again
 from holdfast.torch.loop.forgotten_loaders import ForgottenLoaders
 from holdfast.torch.loop.frozen_writes import FrozenWrites
 from holdfast.torch.loop.last_step import CHANGED, LastStep
@@ -93,6 +94,8 @@ class ModelChanges:
             warn(text)
         self._calls += 1
         self._unknown.calls += 1
+        if self._calls == 1 and is_plain and (text := begins_again(self._state.data.first)):
+            warn(text)
         if self._calls <= _FIRST:
             self._unknown.look_for_schedulers()
             if text := self._place.next_call(self._state.data.first):
