@@ -13,6 +13,7 @@ from holdfast import _native
 from holdfast.checkpoint import Tiers, log_messages, run_path
 from holdfast.options import Failures, Layout, Resuming, Schedule, Watch, Writing, check_every
 from holdfast.options import check_groups, check_known, check_object_names
+from holdfast.rehearse.plan import places
 from holdfast.torch.loop import messages, rehearsal
 from holdfast.torch.loop.branch import Start
 from holdfast.torch.loop.closing import Closing, close_at_exit
@@ -136,7 +137,7 @@ class Checkpointer:
         check_groups(writing=writing, resuming=resuming, failures=failures, schedule=schedule,
                      layout=layout, **({} if watch is None else {"watch": watch}))
         check_object_names(objects or {}, [*_KEYWORDS, plain_values.KEY])
-        self._run, tiers, handover = rehearsal.places(run_path(run), tiers, handover)
+        self._run, tiers, handover = places(run_path(run), tiers, handover)
         folder = memory_folder(handover)
         self._values = PlainValues()
         named = {"scheduler": scheduler, "scaler": scaler, "ema": ema, **(objects or {}),
@@ -298,7 +299,7 @@ class Checkpointer:
         job = self._saves.live_job()
         self._durable.look()
         self._state.data.note_step()
-        self._changes.next_call(self._messages.warn_once)
+        self._changes.next_call(self._messages.warn_once, not (self._recovery.is_active or self.epoch_of))
         if not self._is_attached and not self._is_mid_update():
             self.check_new()
             self._is_attached = True
@@ -307,9 +308,8 @@ class Checkpointer:
         if not idle:
             self._losses.tell(job, step, loss)
         due = self._stopping.due(job, step, not idle) or self._rehearsal.due(step)
-        last = self._steps.is_last_of_all(step)
-        self._due.ask(due, last)
-        self._changes.note(step)
+        self._due.ask(due, last := self._steps.is_last_of_all(step))
+        self._changes.note(step, last)
         if self._is_attached and self._watch.watched is not None:
             self._watch.step(step, loss, is_blind=self._boundaries.updates_unseen)
         if self._due.reason and (self._due.reason[0] or not self._changes.by_unknown):
@@ -401,7 +401,7 @@ class Checkpointer:
         Call it on all ranks together, between two updates: print(ck.check()). It also lists what was
         found and is not saved. `holdfast rehearse` tells more: it kills the script.
         """
-        return check(self._state, self._saves, self._run, self._group, self._changes.unknown)
+        return check(self._state, self._saves, self._run, self._group, self._changes.find_unsaved())
 
     def close(self, timeout: float | None = None, *, save: bool = True) -> None:
         """Waits until everything is durable, and raises the error of the last save if it failed.

@@ -1,7 +1,7 @@
 """Keeps an element of the model's tensors after each step, to see later what was written to.
 
 torch counts no write through `.data` or NumPy, with which trainings swap averages in. So a step
-keeps the addresses and the bytes of one element of at most 8 tensors, others after each step: one
+keeps the addresses and the bytes of one element of some tensors (`at_once`), others after each step: one
 small copy for each device, for which nothing waits. Averages differ from the weights in nearly every
 element, so that a few elements are enough to see them. All addresses are looked at after the first
 steps, because a training may itself put new tensors in the place of old ones; then addresses tell

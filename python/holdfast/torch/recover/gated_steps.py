@@ -13,12 +13,13 @@ from typing import Any, Literal
 
 from holdfast import _native
 from holdfast.errors import Error
+from holdfast.torch.data.read_loaders import watch_loaders
 from holdfast.torch.loop.optimizer_hooks import replace_closure
 from holdfast.torch.recover.crash_points import reach
 from holdfast.torch.recover.membership import Membership
 from holdfast.torch.recover.step_start import StepStart
 from holdfast.torch.recover.trail import Call, SkippedCalls
-from holdfast.torch.recover.unknown_loaders import UnknownLoaders, watch_loaders
+from holdfast.torch.recover.unknown_loaders import UnknownLoaders
 from holdfast.torch.state.ddp_buckets import BucketOrders
 from holdfast.torch.state.training_state import TrainingState
 
