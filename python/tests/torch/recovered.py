@@ -57,6 +57,9 @@ HOW = {
     "draws behind": "random numbers drawn behind ck.step()",
     "draws first": "random numbers drawn before a batch is asked for",
     "other loader": "a DataLoader that the Checkpointer is not given",
+    "other once": "one that is read behind one step only", "other anew": "one with a new iterator in "
+    "each step", "other in the step": "one that steps read", "looks at data": "one that is read to its "
+    "end behind each step, and one of which the first sample is read",
     "keeps gradients": "gradients that are added to in the next step, three of four times",
     "in place": "the step writes to its batch, and takes things out of it",
     "reads": "the step reads a second batch itself",
@@ -193,6 +196,10 @@ class Training:
             self.schedule_rates()
         if "counts in the step" in how:
             counter.total += 1
+        if "other in the step" in how:
+            next(others)
+        if "other anew" in how:
+            next(iter(shuffled))
         if "late group" in how:
             dist.all_reduce(torch.ones(1), group=late_group())
         if "in place" in how:
@@ -343,6 +350,7 @@ class Numbers:
 tracker, counter = Numbers(), Numbers()
 more_samples = torch.utils.data.DataLoader(Samples())
 others = iter(more_samples)
+shuffled = torch.utils.data.DataLoader(Samples(), shuffle=True)
 batches = None
 
 
@@ -403,8 +411,10 @@ def main():
             here("after step")
             if "draws behind" in how:
                 torch.rand(1)
-            if "other loader" in how:
+            if "other loader" in how or ("other once" in how and step == 1):
                 next(others)
+            if "looks at data" in how:
+                assert len([*shuffled]) == 96 and next(iter(more_samples))
             if "saves" in how and step % 3 == 2:
                 save(ck)
             if "validates" in how and step % 3 == 2:

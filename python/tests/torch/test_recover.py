@@ -179,6 +179,24 @@ def test_a_loader_that_was_not_given_is_named_before_a_rank_dies(tmp_path):
     assert "not exact: more_samples: was not given as data=" in ran.said, ran.said
 
 
+@pytest.mark.parametrize("how, kill, name", [
+    ("other loader", "1:1:forward", "more_samples"), ("other anew", "1:4:forward", "shuffled"),
+    pytest.param("other once", "1:4:gate", "more_samples", marks=LONG),
+    pytest.param("other in the step", "1:1:after backward", "more_samples", marks=LONG),
+])
+def test_a_loader_that_was_not_given_is_not_exact_whenever_it_was_read(tmp_path, how, kill, name):
+    ran = Ran("ddp", tmp_path / "run", 6, [kill], [how])
+    assert ran.code == 0 and ran.killed == {kill}, ran.said
+    assert f"not exact: {name}: was not given as data=" in ran.said, ran.said
+
+
+def test_a_loader_that_is_read_to_its_end_or_always_from_its_beginning_need_not_be_given(tmp_path, whole):
+    how = ["looks at data"]
+    ran = Ran("ddp", tmp_path / "run", 6, ["1:1:forward", "2:4:gate"], how)
+    ran.check(whole("ddp", 6, how))
+    assert "was not given" not in ran.said, ran.said
+
+
 def test_a_step_gets_its_batch_again_as_it_was(tmp_path, whole):
     how = ["in place", "reads", "table"]
     kills = ["0:5:after backward", "1:8:after forward", "2:10:forward"]

@@ -36,7 +36,7 @@ class Membership:
         self.link, self.groups, self._side = side.link, side.groups, side
         self.gate: BuddyGate | None = None  # None in a job of one rank
         self.trail = Trail()
-        self.records = Records(state, self.trail.gradients)
+        self.records = Records(state, self.trail)
         self.is_outside = False  # collective calls were made since the last batch, outside of run()
         self.draws = LoopDraws(state, self.records)
         self._agreement = Agreement(state, self.draws)

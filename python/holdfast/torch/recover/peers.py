@@ -71,8 +71,10 @@ def receive(transport: _native.TcpTransport, state: TrainingState, buckets: Buck
     _check_gradients(values, twin["trail"]["gradients"])
     drops = _drops_gradients(values, told, kept)
     inexact = _find_inexact(told, kept, drops)
-    inexact += [f"{name}: was not given as data=, so that a replacement reads other samples"
-                for name in twin["trail"]["unknown"]]
+    unknown = twin["trail"]["unknown"]
+    unknown += [name for name in values["unknown"] if name not in unknown]
+    inexact += [f"{name}: was not given as data=, so that a replacement may read other samples"
+                for name in unknown]
     calls = _choose_calls(values, twin, told, inexact)
     found = _make_step(values, start_of(values) if not calls else values["top"], twin, kept, told,
                        transport.size, rank, state)
