@@ -36,6 +36,7 @@ from holdfast.torch.recover.step_start import StepStart
 
 WIDTH, BATCH = 16, 12
 INFINITE = 1  # modulo 4
+LATE = 6
 
 HOW = {
     "critic": "a second model with an update of its own, in a ck.run() before that of the first",
@@ -54,6 +55,8 @@ HOW = {
     "sets a rate": "a learning rate that the program sets behind ck.resume()",
     "spoils a weight": "the first replacement writes to a parameter behind ck.resume()",
     "by hand": "an update without an optimizer", "encoder": "a momentum encoder, written by .data",
+    "late encoder": "one that begins to change in step 6 (LATE)",
+    "own average": "an object with a small and a large tensor, written by .data in front of the update",
     "draws behind": "random numbers drawn behind ck.step()",
     "draws first": "random numbers drawn before a batch is asked for",
     "other loader": "a DataLoader that the Checkpointer is not given",
@@ -160,7 +163,7 @@ class Training:
         self.net = Blocks() if width == 0 else nn.Sequential(Blocks(), nn.Linear(WIDTH, WIDTH))
         if "unused" in how:
             self.net.unused = nn.Linear(2, 2)
-        if "encoder" in how:
+        if how & {"encoder", "late encoder"}:
             self.net.encoder = nn.Linear(WIDTH, WIDTH).requires_grad_(False)
         if "table" in how:
             self.net.register_buffer("table", torch.zeros(1 << 19))
@@ -229,7 +232,10 @@ class Training:
 
     def _make_gradients(self, batch):
         x = batch[0]
-        if "encoder" in how:
+        if "own average" in how:
+            for one in own_average.tensors.values():
+                one.data.mul_(0.9).add_(step)
+        if "encoder" in how or ("late encoder" in how and step >= LATE):
             for mine, other in zip(self.net.encoder.parameters(), self.net.blocks["0"].parameters()):
                 mine.data.mul_(0.9).add_(other.data, alpha=0.1)
             x = x + self.net.encoder(x)
@@ -298,6 +304,7 @@ class Training:
                                                ("average", self.average)) if one is not None}
         tensors = {f"{key}.{name}": one for key, module in modules.items() for name, one in (
             *module.named_parameters(), *module.named_buffers())}
+        tensors |= own_average.tensors
         for key, optimizer in (("optimizer", self.optimizer), ("critic's", self.critic_optimizer)):
             if optimizer is not None:
                 tensors |= _tensors(key, [optimizer.state.get(p) for group in optimizer.param_groups
@@ -347,7 +354,21 @@ class Numbers:
         self.total = state["total"]
 
 
-tracker, counter = Numbers(), Numbers()
+class OwnAverage:
+    """An object of the user's own, with tensors."""
+
+    def __init__(self):
+        self.tensors = {"small": torch.zeros(4), "large": torch.zeros(1 << 15)}
+
+    def state_dict(self):
+        return dict(self.tensors)
+
+    def load_state_dict(self, state):
+        for name, one in state.items():
+            self.tensors[name].copy_(one)
+
+
+tracker, counter, own_average = Numbers(), Numbers(), OwnAverage()
 more_samples = torch.utils.data.DataLoader(Samples())
 others = iter(more_samples)
 shuffled = torch.utils.data.DataLoader(Samples(), shuffle=True)
@@ -385,9 +406,12 @@ def main():
         for one in training.net.state_dict().values():
             dist.broadcast(one, 0)
     model, optimizer = training.objects
+    given = {"tracker": tracker, "counter": counter}
+    if "own average" in how:
+        given["own_average"] = own_average
     ck = holdfast.Checkpointer(run, model=model, optimizer=optimizer, scheduler=training.scheduler,
                                data=training.loader, ema=training.average, scaler=training.scaler,
-                               objects={"tracker": tracker, "counter": counter}, every="5 steps",
+                               objects=given, every="5 steps",
                                writing=holdfast.Writing(space_reserve=0))
     start = ck.resume()
     register_optimizer_step_pre_hook(lambda *_: here("in update"))

@@ -152,6 +152,22 @@ def test_a_step_that_writes_to_parameters_itself_is_made_again(tmp_path, whole, 
     assert f"ck.run(Training.step) writes to {named}" in ran.said
 
 
+def test_a_write_by_data_that_begins_late_is_seen_and_made_once(tmp_path, whole):
+    how = ["late encoder"]
+    expected = whole("ddp", 10, how)
+    ran = Ran("ddp", tmp_path / "run", 10, ["1:7:after backward"], how)
+    ran.check(expected)
+    assert "writes to model.encoder.weight, model.encoder.bias before an update" in ran.said, ran.said
+    ran = Ran("ddp", tmp_path / "first", 10, ["1:6:after backward"], how)  # there is no copy yet
+    ran.check_restart(expected, "the step had written to model.encoder.weight, model.encoder.bias, of "
+                      "which there was no copy")
+
+
+def test_tensors_of_objects_that_a_step_writes_to_by_data_are_written_to_once(tmp_path, whole):
+    how = ["own average"]
+    Ran("ddp", tmp_path / "run", 9, ["1:5:after backward", "2:7:gate"], how).check(whole("ddp", 9, how))
+
+
 @pytest.mark.parametrize("how, point, words", [
     (["draws"], "after run", "generators: changes between the update and the end of its step"),
     (["draws behind"], "after step", "generators: random numbers are drawn behind ck.step()"),
