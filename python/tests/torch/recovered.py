@@ -2,7 +2,7 @@
 
     recovered.py KIND RUN STEPS KILLS HOW...
 
-KIND is ddp, hsdp (2 x 2 ranks) or pipeline (2 stages x 2 replicas). KILLS is a list, with commas, of
+KIND is ddp, hsdp (2 x 2 ranks) or pipeline (2 stages, each with half of the ranks). KILLS is a list, with commas, of
 rank:step:point: that rank ends itself with SIGKILL, once, when it is there; a step of * stands for
 any. RUN.losses.R has a line for each step of rank R, RUN.end.R digests of all that it ends with,
 and RUN.killed a file for each kill. HOW are words for what the training does else (HOW below).
@@ -18,6 +18,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -54,6 +55,9 @@ HOW = {
     "counts in the step": "an object that the step changes before its update",
     "sets a rate": "a learning rate that the program sets behind ck.resume()",
     "spoils a weight": "the first replacement writes to a parameter behind ck.resume()",
+    "spoils in the step": "the same in its first step", "averages at the top": "the update of an "
+    "average at the top of the loop, before ck.run()", "averages by rank": "an average that differs "
+    "between ranks from step 2 on", "counts calls": "an object that the step gives the number of this process's steps",
     "by hand": "an update without an optimizer", "encoder": "a momentum encoder, written by .data",
     "late encoder": "one that begins to change in step 6 (LATE)",
     "own average": "an object with a small and a large tensor, written by .data in front of the update",
@@ -82,6 +86,7 @@ HOW = {
     "hears late": "the last ck.step() comes so late that ranks know of a death in the last update",
     "unsettled": "rank 1 does not settle its save of the last step, which so never becomes durable",
     "other model": "the replacement has another model",
+    "stops first": "the launcher gets SIGTERM right before a rank dies",
     "restores nothing": "a control: the step is made again from where it was",
 }
 
@@ -98,6 +103,9 @@ def here(point):
         mark = Path(f"{run}.killed") / kill
         if kill in kills and not mark.exists():
             mark.touch()
+            if "stops first" in how:
+                os.kill(os.getppid(), signal.SIGTERM)
+                time.sleep(0.3)
             time.sleep(0.05)  # what it has sent leaves the process
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -137,6 +145,7 @@ class Training:
     def __init__(self):
         torch.manual_seed(0)
         random.seed(rank)
+        numpy.random.seed(rank)
         self.schedule = None
         self.data_rank, self.data_world = rank, dist.get_world_size()
         getattr(self, f"_make_{kind}")()
@@ -182,15 +191,16 @@ class Training:
         self.model = fully_shard(self.net, mesh=mesh)
 
     def _make_pipeline(self):
-        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pp", "dp"))
+        self.data_world = dist.get_world_size() // 2
+        mesh = init_device_mesh("cpu", (2, self.data_world), mesh_dim_names=("pp", "dp"))
         self.stage, self.data_rank = mesh.get_local_rank("pp"), mesh.get_local_rank("dp")
-        self.data_world = 2
         self.net = Blocks(self.stage)
         self.model = DistributedDataParallel(self.net, process_group=mesh.get_group("dp"))
+        half = BATCH // self.data_world // 2  # of a batch: a micro-batch
         stage = PipelineStage(
             self.model, self.stage, 2, torch.device("cpu"),
-            input_args=torch.empty(3, WIDTH, requires_grad=self.stage > 0),
-            output_args=torch.empty(3, WIDTH, requires_grad=True), group=mesh.get_group("pp"))
+            input_args=torch.empty(half, WIDTH, requires_grad=self.stage > 0),
+            output_args=torch.empty(half, WIDTH, requires_grad=True), group=mesh.get_group("pp"))
         self.schedule = Schedule1F1B(stage, 2, loss_fn=lambda a, b: (a - b).pow(2).mean())
 
     def step(self, batch):
@@ -203,6 +213,13 @@ class Training:
             next(others)
         if "other anew" in how:
             next(iter(shuffled))
+        if "spoils in the step" in how:
+            spoil_once(self)
+        if "counts calls" in how:
+            calls.append(step)
+            counter.total = len(calls)
+        if "averages by rank at once" in how or ("averages by rank" in how and step >= 2):
+            own_average.tensors["small"].add_(rank)
         if "late group" in how:
             dist.all_reduce(torch.ones(1), group=late_group())
         if "in place" in how:
@@ -370,7 +387,7 @@ class OwnAverage:
 
 tracker, counter, own_average = Numbers(), Numbers(), OwnAverage()
 more_samples = torch.utils.data.DataLoader(Samples())
-others = iter(more_samples)
+others, calls = iter(more_samples), []
 shuffled = torch.utils.data.DataLoader(Samples(), shuffle=True)
 batches = None
 
@@ -407,7 +424,7 @@ def main():
             dist.broadcast(one, 0)
     model, optimizer = training.objects
     given = {"tracker": tracker, "counter": counter}
-    if "own average" in how:
+    if how & {"own average", "averages by rank", "averages by rank at once", "averages at the top"}:
         given["own_average"] = own_average
     ck = holdfast.Checkpointer(run, model=model, optimizer=optimizer, scheduler=training.scheduler,
                                data=training.loader, ema=training.average, scaler=training.scaler,
@@ -454,8 +471,13 @@ def main():
 def after_resume(training):
     if "sets a rate" in how:
         training.optimizer.param_groups[0]["lr"] = 5e-3
+    if "spoils a weight" in how:
+        spoil_once(training)
+
+
+def spoil_once(training):
     mark = Path(f"{run}.spoilt")
-    if "spoils a weight" in how and os.environ.get("HOLDFAST_GENERATION", "0") != "0" \
+    if os.environ.get("HOLDFAST_GENERATION", "0") != "0" \
             and not mark.exists():
         mark.touch()
         with torch.no_grad():
@@ -495,6 +517,9 @@ def make_step(ck, training, batch):
         training.schedule_rates()
     if "counts" in how:
         counter.total += 1
+    if "averages at the top" in how:
+        for one in own_average.tensors.values():
+            one.mul_(0.9).add_(step)
     if "validates first" in how and step % 3 == 2:
         assert ck.run(validate) == dist.get_world_size()
     if "critic" in how:

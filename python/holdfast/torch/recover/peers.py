@@ -21,7 +21,7 @@ from holdfast.torch.state.peer_step import PeerStep, PeerTensor, describe, own_o
 from holdfast.torch.state.training_state import TrainingState
 from holdfast.torch.values import generators as random_generators
 
-_PATIENCE = 600.0  # seconds that ranks wait for each other while a replacement is filled
+PATIENCE = 600.0  # seconds that ranks wait for each other while a replacement is filled
 
 
 @dataclass
@@ -56,7 +56,7 @@ def give(transport: _native.TcpTransport, state: TrainingState, buckets: BucketO
                   "is first": one.is_first, "changed things": records.changed_things(),
                   "differing": _differing(records, one, state.peers.own_keys)} for one in kept],
     })
-    _native.change_layout(transport, state.describe(shared), _native.Pieces([]), _PATIENCE)
+    _native.change_layout(transport, state.describe(shared), _native.Pieces([]), PATIENCE)
 
 
 def receive(transport: _native.TcpTransport, state: TrainingState, buckets: BucketOrders,
@@ -135,7 +135,7 @@ def _drops_gradients(record: dict[str, Any], told: dict[int, Any], kept: Any) ->
 def tell(transport: _native.TcpTransport, message: Any) -> list[Any]:
     """What all ranks tell each other, by rank."""
     return [_native.decode_objects(one)
-            for one in transport.all_gather(_native.encode_objects(message), _PATIENCE)]
+            for one in transport.all_gather(_native.encode_objects(message), PATIENCE)]
 
 
 def _make_step(values: dict[str, Any], start: dict[str, Any], twin: Any, kept: Any,
@@ -212,7 +212,7 @@ def _fill(transport: _native.TcpTransport, state: TrainingState, found: PeerStep
         raise ValueError(f"the replacement is of another model: {wrong[0]}")
     pieces = state.allocate_all(found)  # type: ignore[arg-type]
     shared = [(piece, name) for piece, name in pieces if name not in own]
-    filled = _native.change_layout(transport, _native.Pieces([]), state.describe(shared), _PATIENCE)
+    filled = _native.change_layout(transport, _native.Pieces([]), state.describe(shared), PATIENCE)
     of_record = sorted(((own[name], piece) for piece, name in pieces if name in own),
                        key=lambda pair: pair[0])
     copy = FlatCopy([piece.tensor for _, piece in of_record])
