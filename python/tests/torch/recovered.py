@@ -55,9 +55,11 @@ HOW = {
     "counts in the step": "an object that the step changes before its update",
     "sets a rate": "a learning rate that the program sets behind ck.resume()",
     "spoils a weight": "the first replacement writes to a parameter behind ck.resume()",
-    "spoils in the step": "the same in its first step", "averages at the top": "the update of an "
-    "average at the top of the loop, before ck.run()", "averages by rank": "an average that differs "
-    "between ranks from step 2 on", "counts calls": "an object that the step gives the number of this process's steps",
+    "spoils in the step": "the same in its first step",
+    "averages at the top": "the update of an average at the top of the loop, before ck.run()",
+    "averages by rank": "an average that differs between ranks from step 2 on",
+    "averages by rank at once": "the same from step 0 on",
+    "counts calls": "an object that the step gives the number of this process's steps",
     "by hand": "an update without an optimizer", "encoder": "a momentum encoder, written by .data",
     "late encoder": "one that begins to change in step 6 (LATE)",
     "own average": "an object with a small and a large tensor, written by .data in front of the update",

@@ -54,13 +54,10 @@ class Agreement:
         values, pieces = self._values(), self._peers.shared_pieces()
         told = tell(transport, {"before": self._digest(record), "now": self._digest(values),
                                 "values": values, "is new": is_new, "draws": self._draws.told(),
-                                "tensors": self._seals(pieces)})
+                                "tensors": self._seals(pieces), **self._describe_objects(pieces)})
         old = [one for one in told if not one["is new"]]
-        apart = set(_unequal([one["tensors"] for one in old]))
-        self.inexact = compare([one["draws"] for one in told]) + [
-            f"{name}: differs between ranks, so that a replacement has that of another rank"
-            for piece, name in pieces if piece.kind == "object" and _key(piece, name) in apart]
         tensors, found = _of_new(told, "tensors"), _parted(told)
+        self.inexact = compare([one["draws"] for one in told]) + _inexact_objects(told, tensors)
         if found and (not old or _parted(old) or not self._can_take(found, told)):
             return f"{name_a_few(found)}: other values on a replacement than on other ranks"
         taken = self._take_tensors(transport, tensors, pieces, is_new=is_new)
@@ -100,6 +97,14 @@ class Agreement:
         own = {*self._peers.own_keys, "data"}
         things = {key: tree for key, tree in values["things"].items() if key not in own}
         return digest_values({_OPTIONS: values[_OPTIONS], "things": things})
+
+    def _describe_objects(self, pieces: Pieces) -> dict[str, Any]:
+        """Which object each tensor belongs to, and which objects also have tensors of this rank's own."""
+        objects = {one.key: one.capture()[1] for one in self._peers.but_loader()}
+        of = {piece.name: key for key, held in objects.items() for piece in held}
+        return {"objects": {_key(piece, name): of[piece.name] for piece, name in pieces
+                            if piece.kind == "object" and piece.name in of},
+                "mixed": [key for key, held in objects.items() if any(one.copies == "own" for one in held)]}
 
     def _can_take(self, found: Sequence[str], told: Told) -> bool:
         """False if an object with these paths has other tensors on another rank."""
@@ -152,6 +157,20 @@ def _named(key: str) -> str:
 
 def _is_of_update(path: str) -> bool:
     return path.startswith((f"{_OPTIONS}.", *(f"things.{key}" for key in _OF_UPDATES)))
+
+
+def _inexact_objects(told: Told, of_new: Sequence[str]) -> list[str]:
+    """What cannot be taken from a survivor; `of_new` are the keys of tensors that will be.
+
+    All ranks find the same: the launcher hears of it from the first one that makes its update.
+    """
+    of = {key: name for one in told for key, name in one["objects"].items()}
+    apart = _unequal([one["tensors"] for one in told if not one["is new"]])
+    mixed = {of[key] for key in of_new if key in of} & {name for one in told for name in one["mixed"]}
+    return [f"{_named(key)}: differs between ranks, so that a replacement has that of another rank"
+            for key in apart if key in of] + [
+            f"{name}: changes before ck.run(), and has tensors that differ between ranks"
+            for name in sorted(mixed)]
 
 
 def _of_new(told: Told, key: str) -> list[str]:

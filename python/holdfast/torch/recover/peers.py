@@ -20,6 +20,7 @@ from holdfast.torch.state.ddp_buckets import BucketOrders
 from holdfast.torch.state.peer_step import PeerStep, PeerTensor, describe, own_objects
 from holdfast.torch.state.training_state import TrainingState
 from holdfast.torch.values import generators as random_generators
+from holdfast.torch.values.dotted_names import name_a_few
 
 PATIENCE = 600.0  # seconds that ranks wait for each other while a replacement is filled
 
@@ -66,6 +67,10 @@ def receive(transport: _native.TcpTransport, state: TrainingState, buckets: Buck
     if late := missing_group({rank: groups} | {one: told[one]["groups"] for one in told}):
         raise LookupError(f"process group {late} was made after start-up, so that a replacement does "
                           "not have it; expected dist.new_group() before ck.resume()")
+    if parted := sorted({name for one in told.values() for names in one["objects"]["parted"].values()
+                         for name in names}):
+        raise LookupError(f"{name_a_few(parted)}: differs between ranks, and no other rank has that of "
+                          "the lost one")
     kept, values, flat = _newest_record(told, rank)
     twin = _twin(state, told)
     _check_gradients(values, twin["trail"]["gradients"])
