@@ -138,8 +138,7 @@ class Checkpointer:
                      layout=layout, **({} if watch is None else {"watch": watch}))
         check_object_names(objects or {}, [*_KEYWORDS, plain_values.KEY])
         self._run, tiers, handover = places(run_path(run), tiers, handover)
-        folder = memory_folder(handover)
-        self._values = PlainValues()
+        folder, self._values = memory_folder(handover), PlainValues()
         named = {"scheduler": scheduler, "scaler": scaler, "ema": ema, **(objects or {}),
                  plain_values.KEY: self._values}
         self._state = TrainingState(model, optimizer, named, data, layout, exclude)
@@ -186,7 +185,8 @@ class Checkpointer:
         # Ranks with several optimizers, or none, may see other boundaries than their peers.
         self._asks_all_ranks = job.any(self._boundaries.number != 1)
         if self._recovery.is_active:
-            self._steps.agreed(self._durable.agree(job))
+            self._steps.agreed(saved := self._durable.agree(job))
+            self._recovery.agreed(saved)
 
     @property
     def stall(self) -> float:

@@ -128,6 +128,8 @@ class Rehearsal:
         """Records a step, at the beginning of step(); waits there if the life ends in this step."""
         self._call_step.add(self._part(checkpointer))
         self._record(checkpointer, step, loss, by="step")
+        if self._plan.alone is not None and self._kill_of(checkpointer) is not None:
+            self._die_alone(step - 1)  # unless it has died already, in front of an update that is seen
         if self._is_time(checkpointer, step):
             self._wait_to_be_killed(checkpointer, step, AFTER_UPDATE)
         if self._is_last(checkpointer, step):
