@@ -34,7 +34,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from paired import busy_cores, in_turns
+from measuring import results
+from measuring.machines import busy_cores
+from measuring.options import parser
+from measuring.paired import in_turns
 from torch import nn
 
 import holdfast
@@ -236,16 +239,14 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--bytes", type=int, default=48 << 20)
-    parser.add_argument("--step", type=float, default=0.05)
-    parser.add_argument("--flips", type=int, default=100, help="for each share")
-    parser.add_argument("--parts", nargs="+", choices=["cost", "detection"],
-                        default=["cost", "detection"])
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--doc", action="store_true",
-                        help="write the page from bench/results/watch.json, and measure nothing")
-    options = parser.parse_args()
+    made = parser(__doc__, bytes=48 << 20, json=None)
+    made.add_argument("--step", type=float, default=0.05, help="seconds of a step")
+    made.add_argument("--flips", type=int, default=100, help="for each share")
+    made.add_argument("--parts", nargs="+", choices=["cost", "detection"],
+                      default=["cost", "detection"])
+    made.add_argument("--doc", action="store_true",
+                      help="write the page from bench/results/watch.json, and measure nothing")
+    options = made.parse_args()
     if options.doc:
         return write_page(json.loads(RESULTS.read_text()))
     logging.getLogger("holdfast").setLevel(logging.ERROR)  # a warning for each flip
@@ -254,7 +255,7 @@ def main() -> None:
     seen = measure(options)
     if options.json:
         before = json.loads(options.json.read_text()) if options.json.exists() else {}
-        options.json.write_text(json.dumps(before | seen, indent=1) + "\n")
+        results.write(options.json, before | seen)
     if not seen["passed"]:
         raise SystemExit("watch_bench: a bar is missed")
 

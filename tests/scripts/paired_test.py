@@ -1,4 +1,4 @@
-"""bench/paired.py must find a real difference, and none where there is only noise."""
+"""bench/measuring/paired.py must find a real difference, and none where there is only noise."""
 
 import math
 import random
@@ -7,7 +7,7 @@ import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
-from paired import Interval, difference, in_turns, interval, quantile
+from measuring.paired import Interval, difference, in_turns, interval, quantile
 
 
 class PairedTest(unittest.TestCase):
