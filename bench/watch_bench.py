@@ -50,7 +50,7 @@ BAR = 0.005
 SHARES = (0.005, 0.02, 0.1, 1.0)
 ROUNDS = 7  # of the comparison
 STEPS = 60  # in a round
-_MEET = 40  # steps between two meetings
+_COMPARE = 40  # steps between two comparisons
 _APART = 8  # steps between two flips
 WARM = 40  # steps before anything is counted, in which the watch finds its size
 
@@ -67,8 +67,8 @@ class Training:
                                            fused=True)
         for parameter in self.model:
             parameter.grad = torch.zeros_like(parameter)
-        # Ranks meet often, so that the windows soon have the size that the share allows.
-        watch = None if share is None else holdfast.Watch(share=share, compare_every=_MEET * step,
+        # Ranks compare often, so that the windows soon have the size that the share allows.
+        watch = None if share is None else holdfast.Watch(share=share, compare_every=_COMPARE * step,
                                                           on_alarm="warn")
         self.ck = holdfast.Checkpointer(run, model=self.model, optimizer=self.optimizer,
                                         every="never", watch=watch, verbose=False,
@@ -193,7 +193,7 @@ def detection(size: int, step: float, share: float, flips: int) -> dict[str, Any
         # Made before the first step, because no flip comes in the time that this takes.
         plans = [holdfast.flip_plan(one.ck, tensors=["model.*"], bits="mantissa", seed=1,
                                     trial=trial) for trial in range(flips)]
-        one.run(5 * WARM)  # the first meetings do not count
+        one.run(5 * WARM)  # the first comparisons do not count
         # Uniform in real time, also in steps that take longer because the machine is busy.
         now, apart = time.perf_counter(), _APART * step
         struck = Flips(one.ck, [now + (k + random.random()) * apart for k in range(flips)], plans)
