@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 MEMORY = Path("/dev/shm")
+sys.path.insert(0, str(Path(__file__).parent))  # so that tests can import command
 
 # A shell script starts what it puts into the background with SIGINT ignored. Tests of Ctrl-C would
 # then wait for ever, here and in the processes that they start.
