@@ -100,8 +100,14 @@ def test_what_is_converted_and_exported_is_told(file, tmp_path):
     assert holdfast.show(tmp_path / "model.safetensors.2")["tensors"][0]["dtype"] == "BF16"
 
 
-def test_ctrl_c_works_after_verbs_of_several_threads(file):
-    threads = [threading.Thread(target=lambda: [holdfast.verify(file) for _ in range(20)]) for _ in range(4)]
+def test_ctrl_c_works_after_verbs_of_several_threads(tmp_path):
+    numpy.savez(tmp_path / "a.npz", w=numpy.zeros(1 << 18))
+
+    def convert(thread):
+        for i in range(10):
+            holdfast.convert(tmp_path / "a.npz", tmp_path / f"{thread}-{i}.safetensors")
+
+    threads = [threading.Thread(target=convert, args=(thread,)) for thread in range(4)]
     for one in threads:
         one.start()
     for one in threads:
