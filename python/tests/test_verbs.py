@@ -42,8 +42,8 @@ def options_of(function):
     return {name.rstrip("_").replace("_", "-") for name in names}
 
 
-@pytest.mark.parametrize("verb", ["ls", "show", "pin", "unpin", "convert", "export", "verify", "diff", "repair",
-                                  "reshard", "seal", "gc", "interval", "simulate"])
+@pytest.mark.parametrize("verb", ["ls", "show", "pin", "unpin", "convert", "export", "verify", "diff",
+                                  "repair", "reshard", "seal", "gc", "interval", "simulate"])
 def test_a_function_has_the_options_of_its_verb(verb):
     help = subprocess.run([PROGRAM, verb, "--help"], capture_output=True, text=True, check=True).stdout
     of_verb = set(re.findall(r"^ +(?:-\w,)?--([a-z-]+)", help, re.M)) - OF_ALL

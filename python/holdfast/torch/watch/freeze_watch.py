@@ -7,7 +7,8 @@
     3. One word that changed is put back at once, as the seal says what it was.
     4. Every few seconds, and before each save, the ranks compare what they have seen
        (comparison.py): they agree how large the windows are, compare the seals of pieces that
-       several of them hold, and vote on what differs (vote.py). A save that finds replicas that differ calls for a vote, too.
+       several of them hold, and vote on what differs (vote.py). A save that finds replicas that
+       differ calls for a vote, too.
 
 Only this rank's training thread works here. The windows are as large as holdfast.Watch(share=)
 allows (costs.py).
