@@ -50,6 +50,9 @@ from pathlib import Path
 
 from holdfast.statistics import mean_interval
 from killed import ROOT, Example, Failures, Job, Measured, examples, measure
+from measuring import results
+from measuring.options import parser
+from measuring.results import progress
 
 PROGRAM = ROOT / "build/release/bin/holdfast"
 BAR = 0.15
@@ -193,10 +196,6 @@ def keep_last(job: Job) -> None:
         shutil.rmtree(path)
 
 
-def progress(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 def exact(row: dict) -> bool:
     return row["same_losses"] and row["same_end"] is not False
 
@@ -287,21 +286,16 @@ def judge(example: Example, rows: list[dict]) -> tuple[dict, list[str]]:
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="short runs, two policies")
-    parser.add_argument("--seed", type=int, default=1, help="seed of the failures")
-    parser.add_argument("--sequences", type=int,
-                        help="how many sequences of failures each policy meets (default: 3, or 1 "
-                        "with --quick)")
-    parser.add_argument("--examples", default="gpt,resnet")
-    parser.add_argument("--policies",
-                        help="policies, separated by commas: young, auto, '12 steps'")
-    parser.add_argument("--folder", type=Path,
-                        help="where the runs are made (default: a temporary folder)")
-    parser.add_argument("--json", type=Path, help="a file to which the figures are written, too")
-    return parser.parse_args()
+    made = parser(__doc__, folder=None, json=None)
+    made.add_argument("--quick", action="store_true", help="short runs, two policies")
+    made.add_argument("--seed", type=int, default=1, help="seed of the failures")
+    made.add_argument("--sequences", type=int,
+                      help="how many sequences of failures each policy meets (default: 3, or 1 "
+                      "with --quick)")
+    made.add_argument("--examples", default="gpt,resnet")
+    made.add_argument("--policies",
+                      help="policies, separated by commas: young, auto, '12 steps'")
+    return made.parse_args()
 
 
 def main() -> int:
@@ -334,7 +328,7 @@ def main() -> int:
                 name: over_sequences([row for row in rows if row["example"] == name])
                 for name in totals
             }
-        args.json.write_text(json.dumps(figures, indent=1) + "\n")
+        results.write(args.json, figures)
     for line in wrong:
         print(f"failures_bench: {line}", file=sys.stderr)
     return 1 if wrong else 0

@@ -13,9 +13,7 @@ All ways run in turns, and medians are compared. TensorFlow is left out unless m
 installed it (scripts/foreign_environment.sh tensorflow).
 """
 
-import argparse
 import contextlib
-import json
 import os
 import shutil
 import statistics
@@ -32,7 +30,10 @@ import safetensors.numpy
 import safetensors.torch
 import torch
 import torch.distributed.checkpoint as dcp
-from paired import in_turns
+from measuring import results
+from measuring.disk import sync
+from measuring.options import parser
+from measuring.paired import in_turns, seconds_of
 
 import holdfast
 
@@ -55,30 +56,24 @@ print(time.perf_counter() - start)
 """
 
 
-def synced(path: Path) -> None:
-    number = os.open(path, os.O_RDONLY)
-    os.fsync(number)
-    os.close(number)
-
-
 def plain_copy(source: Path, target: Path) -> None:
     with open(source, "rb", buffering=0) as read, open(target, "wb", buffering=0) as written:
         block = memoryview(bytearray(BLOCK))
         while count := read.readinto(block):
             written.write(block[:count])
-    synced(target)
+    sync(target)
 
 
 def from_npz(source: Path, target: Path) -> None:
     with np.load(source) as file:
         safetensors.numpy.save_file({name: file[name] for name in file.files}, target)
-    synced(target)
+    sync(target)
 
 
 def from_hdf5(source: Path, target: Path) -> None:
     with h5py.File(source) as file:
         safetensors.numpy.save_file({name: file[name][()] for name in file}, target)
-    synced(target)
+    sync(target)
 
 
 def from_dcp(source: Path, target: Path) -> None:
@@ -86,7 +81,7 @@ def from_dcp(source: Path, target: Path) -> None:
     state = {name: torch.empty(one.size) for name, one in kept.items()}
     dcp.load(state, checkpoint_id=source, no_dist=True)
     safetensors.torch.save_file(state, target)
-    synced(target)
+    sync(target)
 
 
 def from_tensorflow(python: Path, source: Path, target: Path) -> float:
@@ -118,27 +113,19 @@ def peak_memory(*words) -> int:
 class Bench:
     def __init__(self, options, folder: Path) -> None:
         self.options, self.folder = options, folder
-        self.figures: dict[str, dict] = {}
-        self.passed = True
+        self.bars = results.Bars()
 
     def arrays(self) -> dict[str, np.ndarray]:
         random = np.random.default_rng(1)
         rows = max(self.options.bytes // TENSORS // 4096, 1)
         return {f"w{i}": random.random((rows, 1024), dtype=np.float32) for i in range(TENSORS)}
 
-    def judge(self, name: str, value: float, bar: float, least: bool = True) -> None:
-        good = value >= bar if least else value <= bar
-        self.passed &= good
-        self.figures[name] = {"median": value, "bar": bar, "passed": good}
-        print(f"  {name:52} {value:10.2f}; expected {'>=' if least else '<='} {bar}"
-              f"  {'PASS' if good else 'FAIL'}", flush=True)  # fmt: skip
-
     def timed(self, work: Callable[[], object]) -> float:
         """The seconds that the work takes, or those that it says it took."""
         os.sync()
-        start = time.perf_counter()
-        seconds = work()
-        return seconds if isinstance(seconds, float) else time.perf_counter() - start
+        said: list[object] = []
+        seconds = seconds_of(lambda: said.append(work()))
+        return said[0] if isinstance(said[0], float) else seconds
 
     def in_turns(self, ways: dict[str, Callable[[], object]]) -> dict[str, float]:
         timed = {name: lambda work=work: self.timed(work) for name, work in ways.items()}
@@ -162,15 +149,15 @@ class Bench:
         for way, took in seen.items():
             print(f"  {name} to safetensors, {way}: {plain.stat().st_size / took / 1e9:.2f} GB/s")
         if not compressed:  # a copy does not decode
-            self.judge(f"{name}: convert, of a plain copy", seen["copy"] / seen["ours"], 0.7)
+            self.bars.at_least(f"{name}: convert, of a plain copy", seen["copy"] / seen["ours"], 0.7)
         if library:
-            self.judge(f"{name}: convert, of the library", seen["library"] / seen["ours"], 1)
+            self.bars.at_least(f"{name}: convert, of the library", seen["library"] / seen["ours"], 1)
         target.unlink()
         small = self.folder / "small.npz"
         np.savez(small, w=np.ones(3))
         base = peak_memory("convert", small, self.folder / "small.safetensors")
         peak = peak_memory("convert", source, target)
-        self.judge(f"{name}: memory of convert, MiB", (peak - base) / 2**20, 64, least=False)
+        self.bars.at_most(f"{name}: memory of convert", (peak - base) / 2**20, 64, " MiB")
         for path in (target, plain, small, self.folder / "small.safetensors"):
             path.unlink()
 
@@ -226,7 +213,7 @@ class Bench:
         seen = self.in_turns({"ours": ours, "h5py": theirs})
         for way, took in seen.items():
             print(f"  gzip HDF5, read by {way}: {weights.nbytes / took / 1e9:.2f} GB/s")
-        self.judge("gzip HDF5: read, of h5py", seen["h5py"] / seen["ours"], 1)
+        self.bars.at_least("gzip HDF5: read, of h5py", seen["h5py"] / seen["ours"], 1)
         self.convert("gzip HDF5", path, from_hdf5, compressed=True)
         path.unlink()
         with h5py.File(path, "w") as file:
@@ -251,26 +238,20 @@ class Bench:
         rates = {name: statistics.median(one) for name, one in seen.items()}
         for way, one in rates.items():
             print(f"  HDF5, bits flipped by {way}: {one:,.0f} a second")
-        self.judge("flips in HDF5: of h5py", rates["ours"] / rates["h5py"], 20)
+        self.bars.at_least("flips in HDF5: of h5py", rates["ours"] / rates["h5py"], 20)
         path.unlink()
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--bytes", type=int, default=2_000_000_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--folder", type=Path, default=Path("."))
-    parser.add_argument("--json", type=Path)
-    options, _ = parser.parse_known_args()  # ignores the options of other benchmarks
+    options = parser(__doc__, bytes=2_000_000_000, rounds=5, folder=Path("."), json=None).parse_args()
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="formats-") as folder:
         bench = Bench(options, Path(folder))
         print(f"{options.bytes / 1e9:.1f} GB in {TENSORS} tensors, {options.rounds} rounds")
         bench.conversions()
         bench.gzip()
         bench.flips()
-    if options.json:
-        options.json.write_text(json.dumps(bench.figures, indent=2) + "\n")
-    return 0 if bench.passed else 1
+    results.write(options.json, bench.bars.figures)
+    return 0 if bench.bars.passed else 1
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 
+from measuring.events import events_of
+
 ROOT = Path(__file__).resolve().parent.parent
 FEWEST = 8  # how many steps a mean needs at least
 
@@ -172,15 +174,8 @@ class Job:
         return out
 
     def events(self, name: str, begin: float, end: float) -> list[dict]:
-        out = []
-        for line in (self.folder / "run/events/rank-0000.jsonl").read_text().splitlines():
-            try:
-                event = json.loads(line)
-            except ValueError:  # a kill cut this line off
-                continue
-            if event["event"] == name and begin <= event["mono_ns"] / 1e9 <= end:
-                out.append(event)
-        return out
+        return [event for event in events_of(self.folder / "run", name, "rank-0000.jsonl")
+                if begin <= event["mono_ns"] / 1e9 <= end]
 
 
 @dataclass

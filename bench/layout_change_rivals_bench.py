@@ -1,6 +1,6 @@
 """Compares an exchange between processes with other libraries: Gloo, and DCP's save and load.
 
-    layout_change_rivals_bench.py [MEGABYTES] [--folder PATH] [--json FILE]      default 1536
+    layout_change_rivals_bench.py [MEGABYTES] [--folder PATH] [--json PATH]      default 1536
 
 Four ranks hold a state and eight shall, each rank a process. The exchange is that of
 bench/layout_change_bench.cpp by rings, which is run first.
@@ -12,14 +12,12 @@ bench/layout_change_bench.cpp by rings, which is run first.
   times.
 """
 
-import argparse
 import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +26,9 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 import torch.multiprocessing as mp
+from measuring import results
+from measuring.options import parser
+from measuring.paired import seconds_of
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 
@@ -52,10 +53,7 @@ def time_rounds(work: Callable[[], None]) -> list[float]:
     took = []
     for _ in range(ROUNDS + 1):
         dist.barrier()
-        begun = time.perf_counter()
-        work()
-        dist.barrier()
-        took.append(time.perf_counter() - begun)
+        took.append(seconds_of(lambda: (work(), dist.barrier())))
     return took[1:]
 
 
@@ -154,30 +152,10 @@ def measure_exchange(megabytes: int) -> dict[str, dict[str, float]]:
         return json.loads(said.read_text())
 
 
-class Figures:
-    def __init__(self) -> None:
-        self.all: dict[str, dict[str, float]] = {}
-
-    def show(self, name: str, value: float, unit: str) -> None:
-        self.all[name] = {"median": value}
-        print(f"  {name:44} {value:8.2f} {unit}", flush=True)
-
-    def at_least(self, name: str, value: float, bar: float) -> None:
-        self.all[name] = {"median": value, "bar": bar, "passed": value >= bar}
-        print(f"  {name:44} {value:8.2f}; expected >= {bar}  {'PASS' if value >= bar else 'FAIL'}",
-              flush=True)  # fmt: skip
-
-    @property
-    def passed(self) -> bool:
-        return all(figure.get("passed", True) for figure in self.all.values())
-
-
 def main() -> int:
-    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("megabytes", nargs="?", type=int, default=1536)
-    options.add_argument("--folder", type=Path, default=Path("."))
-    options.add_argument("--json", type=Path)
-    chosen = options.parse_args()
+    made = parser(__doc__, folder=Path("."), json=None)
+    made.add_argument("megabytes", nargs="?", type=int, default=1536)
+    chosen = made.parse_args()
     tensors = max(chosen.megabytes // 64, 2)
     exchange = measure_exchange(chosen.megabytes)
     speed = exchange["rings / bare ring: exchange"]["median"]
@@ -186,17 +164,16 @@ def main() -> int:
     with tempfile.TemporaryDirectory(dir=chosen.folder, prefix="dcp-bench-") as folder:
         saved = statistics.median(run_ranks(OLD, run_save, tensors, folder))
         loaded = statistics.median(run_ranks(NEW, run_load, tensors, folder))
-    figures = Figures()
-    figures.show("exchange by rings, copy", speed, "GB/s")
-    figures.show("Gloo", gloo, "GB/s")
-    figures.at_least("exchange / Gloo", speed / gloo, GLOO_BAR)
-    figures.show("exchange by rings, copy and seals", whole, "s")
-    figures.show("DCP save by 4 ranks", saved, "s")
-    figures.show("DCP load by 8 ranks", loaded, "s")
-    figures.at_least("DCP save + load / exchange with seals", (saved + loaded) / whole, DCP_BAR)
-    if chosen.json:
-        chosen.json.write_text(json.dumps(figures.all, indent=1) + "\n")
-    return 0 if figures.passed else 1
+    bars = results.Bars()
+    bars.show("exchange by rings, copy", speed, "GB/s")
+    bars.show("Gloo", gloo, "GB/s")
+    bars.at_least("exchange / Gloo", speed / gloo, GLOO_BAR)
+    bars.show("exchange by rings, copy and seals", whole, "s")
+    bars.show("DCP save by 4 ranks", saved, "s")
+    bars.show("DCP load by 8 ranks", loaded, "s")
+    bars.at_least("DCP save + load / exchange with seals", (saved + loaded) / whole, DCP_BAR)
+    results.write(chosen.json, bars.figures)
+    return 0 if bars.passed else 1
 
 
 if __name__ == "__main__":

@@ -49,7 +49,10 @@ from pathlib import Path
 
 import holdfast
 from holdfast.statistics import mean_interval
-from paired import difference, interval
+from measuring.events import events_of
+from measuring.options import parser
+from measuring.paired import difference, interval
+from measuring.results import Bars, progress
 from recovery_figures import Figures
 from recovery_jobs import HOROVOD, ROOT, Job, Plan, Ran, Way, exponential_times
 from recovery_page import by_way as rows_by_way
@@ -84,10 +87,6 @@ RIVALS = {
     "horovod": Way("Elastic Horovod, a commit in each step", "horovod", ("--commits", "1")),
     "torchft": Way("torchft", "torchft", ("--patience", str(PATIENCE))),
 }  # fmt: skip
-
-
-def progress(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def left_out(rivals: list[str]) -> dict[str, str]:
@@ -134,20 +133,6 @@ def phases_of(ran: Ran, folder: Path) -> list[dict]:
     kills = [kill for kill in ran.kills if kill.back]
     return [{"wall": kill.back.allowed - kill.at, "phases": {"ended": kill.ended, **phases}}
             for kill, phases in zip(kills, told)]  # fmt: skip
-
-
-def events_of(run: Path, name: str) -> list[dict]:
-    """The events of that name in the order in which they happened."""
-    out = []
-    for path in (run / "events").glob("*.jsonl"):
-        for line in path.read_text().splitlines():
-            try:
-                event = json.loads(line)
-            except ValueError:  # a kill cut this line off
-                continue
-            if event["event"] == name:
-                out.append(event)
-    return sorted(out, key=lambda event: event["mono_ns"])
 
 
 # Cost
@@ -248,18 +233,8 @@ def measure_fill() -> dict:
 # Bars
 
 
-class Bars:
-    """Prints whether each bar is met, and keeps it."""
-
-    def __init__(self) -> None:
-        self.met: list[dict] = []
-
-    def check(self, name: str, value: float, bar: float, *, most: bool, unit: str = "") -> None:
-        passed = value <= bar if most else value >= bar
-        self.met.append({"name": name, "value": value, "bar": bar, "most": most, "unit": unit,
-                         "passed": passed})  # fmt: skip
-        print(f"  {name}: {value:.3g}{unit}; expected {'at most' if most else 'at least'} "
-              f"{bar:.3g}{unit}  {'PASS' if passed else 'FAIL'}")  # fmt: skip
+class RecoveryBars(Bars):
+    """The bars of all parts that were measured."""
 
     def judge(self, seen: dict) -> None:
         if "kills" in seen:
@@ -267,45 +242,41 @@ class Bars:
         if "cost" in seen:
             self._judge_cost(seen["cost"])
         for ranks, one in seen.get("short", {}).items():
-            self.check(f"added to a short step with {ranks} rank{'s' if ranks != '1' else ''}",
-                       1e3 * difference(one["recovers"], one["plain"]).median,
-                       BAR_SHORT[int(ranks)], most=True, unit=" ms")  # fmt: skip
+            self.at_most(f"added to a short step with {ranks} rank{'s' if ranks != '1' else ''}",
+                         1e3 * difference(one["recovers"], one["plain"]).median,
+                         BAR_SHORT[int(ranks)], " ms")  # fmt: skip
         if "totals" in seen:
             self._judge_totals(seen["totals"])
         for name, value in seen.get("fill", {}).items():
             if "seals" in name:
-                self.check(name, value, BAR_FILL, most=False)
+                self.at_least(name, value, BAR_FILL)
 
     def _judge_kills(self, seen: dict) -> None:
         ours, theirs = (statistics.median(seen[way]["recovery"]) for way in ("holdfast", "torchrun"))
-        self.check("kill to the next step, median", ours, BAR_SECONDS, most=True, unit=" s")
-        self.check("torchrun restart / recovery", theirs / ours, BAR_FASTER, most=False)
-        self.check("steps lost", sum(seen["holdfast"]["lost"]), 0, most=True)
+        self.at_most("kill to the next step, median", ours, BAR_SECONDS, " s")
+        self.at_least("torchrun restart / recovery", theirs / ours, BAR_FASTER)
+        self.at_most("steps lost", sum(seen["holdfast"]["lost"]), 0)
         parts = [abs(sum(one["phases"].values()) / one["wall"] - 1) for one in seen["phases"]]
         if parts:
-            self.check("sum of the phases / wall time, away from 1, median",
-                       statistics.median(parts), BAR_PHASES, most=True)  # fmt: skip
+            self.at_most("sum of the phases / wall time, away from 1, median",
+                         statistics.median(parts), BAR_PHASES)
 
     def _judge_cost(self, seen: dict) -> None:
-        self.check("a step, ms", 1e3 * statistics.median(seen["plain"]) / seen["steps"], 100,
-                   most=False)  # fmt: skip
-        self.check("cost of a step, upper end of the 95 % interval", cost_of(seen).high, BAR_COST,
-                   most=True)  # fmt: skip
+        self.at_least("a step, ms", 1e3 * statistics.median(seen["plain"]) / seen["steps"], 100)
+        self.at_most("cost of a step, upper end of the 95 % interval", cost_of(seen).high, BAR_COST)
         extra = seen["memory_recovers"] - seen["memory_without"]
-        self.check("extra memory, MiB", extra / 2**20,
-                   (0.01 * seen["memory_state"] + BAR_MEMORY) / 2**20, most=True)  # fmt: skip
+        self.at_most("extra memory, MiB", extra / 2**20,
+                     (0.01 * seen["memory_state"] + BAR_MEMORY) / 2**20)
 
     def _judge_totals(self, rows: list[dict]) -> None:
         recovery = by_way(rows, "recovery")
         ours = statistics.median(recovery.pop(HOLDFAST.name))
         for way, seconds in recovery.items():
             if seconds:
-                self.check(f"recovery of {way} / Holdfast's", statistics.median(seconds) / ours, 1,
-                           most=False)  # fmt: skip
+                self.at_least(f"recovery of {way} / Holdfast's", statistics.median(seconds) / ours, 1)
         self._judge_standstill([row for row in rows if "standstill" in row])
         same = all(row["same_bits"] for row in rows if row["way"] == HOLDFAST.name)
-        self.check("Holdfast: all losses have the bits of the run without kills", float(same), 1,
-                   most=False)  # fmt: skip
+        self.at_least("Holdfast: all losses have the bits of the run without kills", float(same), 1)
 
 
     def _judge_standstill(self, rows: list[dict]) -> None:
@@ -315,7 +286,7 @@ class Bars:
         for way in (RIVALS["torchft"].name,):
             if ours and standstill.get(way):
                 ratio = statistics.median(standstill[way]) / statistics.median(ours)
-                self.check(f"standstill of {way} / Holdfast's", ratio, 1, most=False)
+                self.at_least(f"standstill of {way} / Holdfast's", ratio, 1)
 
 
 def cost_of(seen: dict):
@@ -334,23 +305,20 @@ def by_way(rows: list[dict], key: str) -> dict[str, list]:
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--sequences", type=int, default=1,
-                        help="how many sequences of kills all ways meet (default: 1)")
-    parser.add_argument("--steps", type=int, default=STEPS, help="steps of these jobs")
-    parser.add_argument("--kills", type=int, default=10)
-    parser.add_argument("--restarts", type=int, default=5, help="kills under torchrun")
-    parser.add_argument("--pairs", type=int, default=PAIRS)
-    parser.add_argument("--rivals", default=",".join(RIVALS))
-    parser.add_argument("--parts", default="kills,cost,short,totals,rates,fill")
-    parser.add_argument("--json", type=Path, help="a file to which the figures are written, too")
-    parser.add_argument("--anew", action="store_true",
-                        help="measure the sequences again that the file has")
-    parser.add_argument("--doc", action="store_true",
-                        help="write the pages from bench/results/recovery.json, and measure nothing")
-    return parser.parse_args()
+    made = parser(__doc__, json=None)
+    made.add_argument("--sequences", type=int, default=1,
+                      help="how many sequences of kills all ways meet (default: 1)")
+    made.add_argument("--steps", type=int, default=STEPS, help="steps of these jobs")
+    made.add_argument("--kills", type=int, default=10)
+    made.add_argument("--restarts", type=int, default=5, help="kills under torchrun")
+    made.add_argument("--pairs", type=int, default=PAIRS)
+    made.add_argument("--rivals", default=",".join(RIVALS))
+    made.add_argument("--parts", default="kills,cost,short,totals,rates,fill")
+    made.add_argument("--anew", action="store_true",
+                      help="measure the sequences again that the file has")
+    made.add_argument("--doc", action="store_true",
+                      help="write the pages from bench/results/recovery.json, and measure nothing")
+    return made.parse_args()
 
 
 def measure(args: argparse.Namespace) -> Figures:
@@ -409,16 +377,16 @@ def main() -> int:
     if args.doc:
         write_pages(json.loads(RESULTS.read_text()))
         return 0
-    figures, bars = measure(args), Bars()
+    figures, bars = measure(args), RecoveryBars()
     seen = figures.seen
     for rival, why in seen.get("left_out", {}).items():
         print(f"left out: {rival}: {why}")
     if "totals" in seen:
         show_totals(seen["totals"])
     bars.judge(seen)
-    seen["bars"] = bars.met
+    seen["bars"] = bars.figures
     figures.write()
-    return 0 if all(one["passed"] for one in bars.met) else 1
+    return 0 if bars.passed else 1
 
 
 if __name__ == "__main__":

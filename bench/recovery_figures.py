@@ -1,37 +1,11 @@
 """The file of figures of bench/recovery_bench.py, and on which machine each part was measured."""
 
 import json
-import os
-import platform
 import sys
 from pathlib import Path
 
-from paired import busy_cores
-
-BUSY = 0.5  # the share of the cores at work above which a machine is not quiet
-SAME = ("machine", "processor", "cores")  # what two machines have in common if they are alike
-
-
-def this_machine() -> dict:
-    return {"machine": platform.machine(), "processor": processor(), "cores": os.cpu_count()}
-
-
-def processor() -> str:
-    """The name of the processor; "" where the system does not tell it, as on ARM."""
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() == "model name":
-            return value.strip()
-    return ""
-
-
-def are_alike(one: dict, other: dict) -> bool:
-    return all(one[key] == other[key] for key in SAME)
-
-
-def name_of(machine: dict) -> str:
-    kind = f"{machine['machine']} ({machine['processor']})" if machine["processor"] else machine["machine"]
-    return f"{kind} with {machine['cores']} cores"
+from measuring import results
+from measuring.machines import are_alike, busy_cores, is_busy, name_of, this_machine
 
 
 def machines_text(machines: dict[str, dict]) -> str:
@@ -45,7 +19,7 @@ def machines_text(machines: dict[str, dict]) -> str:
                 "compared with times of another: "
                 + "; ".join(f"{', '.join(own)} on {name}" for name, own in parts.items()) + ".\n")  # fmt: skip
     busy = [f"*{part}* ({machine['load']:.1f} of {machine['cores']} cores were at work)"
-            for part, machine in machines.items() if machine["load"] > BUSY * machine["cores"]]  # fmt: skip
+            for part, machine in machines.items() if is_busy(machine)]  # fmt: skip
     if busy:
         text += ("The machine was busy with other work while these parts were measured, so all their "
                  f"times are too long: {', '.join(busy)}.\n")  # fmt: skip
@@ -67,8 +41,7 @@ class Figures:
         self.write()
 
     def write(self) -> None:
-        if self._path:
-            self._path.write_text(json.dumps(self.seen, indent=1) + "\n")
+        results.write(self._path, self.seen)
 
     def totals_of_this_machine(self) -> list[dict]:
         """The sequences that are known. They may be continued here only if they come from here."""

@@ -6,12 +6,12 @@ import statistics
 from pathlib import Path
 
 from holdfast.statistics import mean_interval
-from paired import difference, interval
+from measuring.pages import Section, table
+from measuring.paired import difference, interval
 from recovery_figures import machines_text
 
 DOCS = Path(__file__).resolve().parents[1] / "docs/studies"
-BEGIN = "<!-- made by bench/recovery_bench.py --doc: begin -->\n"
-END = "<!-- made by bench/recovery_bench.py --doc: end -->\n"
+COMMAND = "bench/recovery_bench.py --doc"
 OURS, PLAIN = "Holdfast", "nothing fails, nothing is saved"
 CALM = "Holdfast, nothing fails"
 SWIFT = 1.16
@@ -21,8 +21,7 @@ TORCHFT = "torchft"
 def write_pages(seen: dict) -> None:
     """Replaces what stands between the marks of each page."""
     for page, text in sections(seen).items():
-        before, _, rest = page.read_text().partition(BEGIN)
-        page.write_text(before + BEGIN + text + END + rest.partition(END)[2])
+        Section.made_by(page, COMMAND).write(text)
 
 
 def sections(seen: dict) -> dict[Path, str]:
@@ -67,7 +66,7 @@ def kills_text(seen: dict) -> str:
     )
     if phases:
         text += "\n" + table(["phase", "seconds, mean"],
-                             [[name, f"{value:.2f}"] for name, value in phases.items()])  # fmt: skip
+                             [[name, f"{value:.2f}"] for name, value in phases.items()]) + "\n"  # fmt: skip
     if "ended" in phases:
         text += ("\n*Ended* is the time in which the system ends the killed process and frees its memory; "
                  "the benchmark measures it, and no event has it.\n")  # fmt: skip
@@ -126,7 +125,7 @@ def totals_text(seen: dict) -> str:
         "Holdfast's saves; Holdfast itself saves by its default rule. The last two rows have no kills. "
         "*Recovery* is the time from a kill until a new process has done a step; *standstill* is the longest "
         "part of that time in which no rank did a new step. A way is *exact* if all losses have the bits of a "
-        "run without kills.\n\n" + table(head, body)
+        "run without kills.\n\n" + table(head, body) + "\n"
     )
     if any("Horovod" in way for way in rows):
         text += ("\nElastic Horovod ran with its defaults, among them 30 s until Gloo gives up a call; most "
@@ -181,7 +180,7 @@ def rates_text(rates: dict) -> str:
     body = [[way, *(f"{ratio:.3f}" for ratio in ratios)]
             for way, ratios in rates["ratios"].items() if way != OURS]  # fmt: skip
     text = ("**Other failure rates, simulated** by `holdfast simulate` with the times measured above: "
-            "the total time divided by Holdfast's.\n\n" + table(head, body))  # fmt: skip
+            "the total time divided by Holdfast's.\n\n" + table(head, body) + "\n")  # fmt: skip
     return (text + f"\nSWIFT's abstract says that training is up to {SWIFT} times shorter than with its "
             f"rivals. Here, {swift_sentence(rates)}\n")  # fmt: skip
 
@@ -216,8 +215,3 @@ def duration(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds / size:.2g} {unit}"
     return f"{seconds:.2g} s"
-
-
-def table(head: list[str], rows: list[list[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)

@@ -7,7 +7,6 @@ processes. Counted is the median time from one step to the next. Bar: a recorded
 1.3 times as long, beyond the interval of the ratio.
 """
 
-import argparse
 import json
 import os
 import re
@@ -17,7 +16,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from paired import in_turns, interval
+from measuring.options import parser
+from measuring.paired import in_turns, interval
+from measuring.results import Bars
 
 from holdfast.rehearse.plan import VARIABLE, Plan
 
@@ -58,17 +59,17 @@ def median_step(recorded: bool, steps: int) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=30)
-    given = parser.parse_args()
+    made = parser(__doc__, rounds=5)
+    made.add_argument("--steps", type=int, default=30, help="steps of each training")
+    given = made.parse_args()
     seen = in_turns({"plain": lambda: median_step(False, given.steps),
                      "recorded": lambda: median_step(True, given.steps)}, given.rounds)
     ratio = interval([b / a for a, b in zip(seen["plain"], seen["recorded"])])
-    print(f"a step of {statistics.median(seen['plain']) * 1e3:.1f} ms takes {ratio} times as long "
-          f"while it is recorded; bar {BAR}")
+    bars = Bars()
+    bars.show("a step", statistics.median(seen["plain"]) * 1e3, "ms")
+    bars.at_most("a recorded step, of a step", ratio, BAR)
     print(json.dumps({"plain_s": seen["plain"], "recorded_s": seen["recorded"]}))
-    return int(ratio.exceeds(BAR))
+    return 0 if bars.passed else 1
 
 
 if __name__ == "__main__":

@@ -11,20 +11,20 @@ A step that tp=4,pp=2 has cut becomes one of tp=2,pp=4. Beside it, in turns:
 Memory: at most 512 MiB. All files are cold when they are read.
 """
 
-import argparse
-import json
 import os
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import torch
 import torch.distributed.checkpoint as dcp
-from paired import in_turns
+from measuring import results
+from measuring.disk import forget_all
+from measuring.options import parser
+from measuring.paired import in_turns, seconds_of
 from safetensors.torch import save_file
 
 BUILD = Path(os.environ.get("HOLDFAST_BUILD", Path(__file__).parent.parent / "build/release"))
@@ -70,27 +70,10 @@ def make_tensors(total: int) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def forget() -> None:
-    """Drops the page cache, or says that this process may not."""
-    os.sync()
-    try:
-        Path("/proc/sys/vm/drop_caches").write_text("1")
-    except OSError as error:
-        print(f"  the page cache is kept: {error}", flush=True)
-
-
 class Bench:
     def __init__(self, options, folder: Path) -> None:
         self.options, self.folder = options, folder
-        self.figures: dict[str, object] = {}
-        self.failed = False
-
-    def judge(self, name: str, value: float, bar: float, least: bool = True) -> None:
-        good = value >= bar if least else value <= bar
-        self.failed |= not good
-        self.figures[name] = {"median": value, "bar": bar, "passed": good}
-        print(f"  {name:44} {value:8.2f}; expected {'>=' if least else '<='} {bar}"
-              f"{'' if good else '  MISSED'}", flush=True)
+        self.bars = results.Bars()
 
     def prepare(self) -> None:
         tensors = make_tensors(self.options.bytes)
@@ -107,15 +90,13 @@ class Bench:
 
     def ours(self) -> float:
         target = self.folder / "again"
-        forget()
-        start = time.perf_counter()
-        self.run(self.folder / "cut", target, "tp=2,pp=4")
-        took = time.perf_counter() - start
+        forget_all()
+        took = seconds_of(lambda: self.run(self.folder / "cut", target, "tp=2,pp=4"))
         shutil.rmtree(target)
         return self.bytes / took / 1e9
 
     def copy(self) -> float:
-        forget()
+        forget_all()
         done = subprocess.run([RAW, f"--copy={self.folder / 'gpt2.safetensors'}",
                                f"--folder={self.folder}"], check=True, capture_output=True,
                               text=True)
@@ -123,7 +104,7 @@ class Bench:
 
     def dcp(self) -> float:
         target = self.folder / "saved"
-        forget()
+        forget_all()
         done = subprocess.run([sys.executable, "-c", DCP, self.folder / "dcp", target], check=True,
                               capture_output=True, text=True)
         shutil.rmtree(target)
@@ -136,14 +117,14 @@ class Bench:
         print(f"{self.bytes / 1e9:.2f} GB, tp=4,pp=2 -> tp=2,pp=4, {self.options.rounds} rounds; "
               "medians in GB/s")
         for name, rates in seen.items():
-            self.figures[name] = {"GB/s": rates}
-            print(f"  {name:44} {statistics.median(rates):8.2f}")
+            self.bars.show(name, statistics.median(rates), "GB/s")
+            self.bars.figures[name] = {"GB/s": rates}
         ratios = [a / b for a, b in zip(seen["reshard"], seen["bare copy"], strict=True)]
-        self.judge("of a bare copy", statistics.median(ratios), 0.8)
+        self.bars.at_least("of a bare copy", statistics.median(ratios), 0.8)
         ratios = [a / b for a, b in zip(seen["reshard"], seen["DCP load + save"], strict=True)]
-        self.judge("as fast as DCP load + save, times", statistics.median(ratios), 1.5)
+        self.bars.at_least("as fast as DCP load + save, times", statistics.median(ratios), 1.5)
         peak = self.peak_memory()
-        self.judge("memory, MiB", peak, 512, least=False)
+        self.bars.at_most("memory, MiB", peak, 512)
 
     def peak_memory(self) -> float:
         """The most memory that a call of reshard takes, in MiB."""
@@ -159,18 +140,12 @@ class Bench:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--bytes", type=int, default=4_000_000_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--folder", type=Path, default=Path("."))
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
+    options = parser(__doc__, bytes=4_000_000_000, rounds=5, folder=Path("."), json=None).parse_args()
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="reshard-bench-") as folder:
         bench = Bench(options, Path(folder))
         bench.measure()
-    if options.json:
-        options.json.write_text(json.dumps(bench.figures, indent=1))
-    return 1 if bench.failed else 0
+    results.write(options.json, bench.bars.figures)
+    return 0 if bench.bars.passed else 1
 
 
 if __name__ == "__main__":

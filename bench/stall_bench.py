@@ -35,11 +35,21 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 import torch.multiprocessing
+from measuring import results
+from measuring.machines import stolen
+from measuring.options import parser
+from measuring.paired import seconds_of
+from measuring.rivals import (
+    DcpAsync,
+    Rival,
+    Safetensors,
+    TorchCheckpointing,
+    TorchSave,
+    installed,
+)
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
@@ -112,36 +122,30 @@ class Training:
     def laps_for(self, seconds: float) -> int:
         """How many laps of compute() take that long, judged by the fastest of 10 tries."""
         self.compute(50)
-        one = min(timed(lambda: self.compute(50)) for _ in range(10)) / 50
+        one = min(seconds_of(lambda: self.compute(50)) for _ in range(10)) / 50
         return max(1, round(seconds / one))
 
 
-def timed(work: Callable[[], Any]) -> float:
-    start = now()
-    work()
-    return now() - start
-
-
 class Engine:
-    """A library that saves, used as its manual says."""
+    """A library that saves the training's state, each time into a folder of its own."""
 
-    name = ""
-
-    def __init__(self, training: Training, folder: Path) -> None:
-        self.training = training
-        self.folder = folder / type(self).__name__
+    def __init__(self, training: Training, folder: Path, rival: Rival) -> None:
+        self.training, self.rival, self.name = training, rival, rival.name
+        self.folder = folder / type(rival).__name__
 
     def save(self, number: int) -> None:
-        raise NotImplementedError
+        state = self.training.state() if self.rival.cuts else self.training.local()
+        self.rival.save(state, self.place(number))
 
     def update(self) -> AbstractContextManager[Any]:
         """The context in which the optimizer's step is made. Entering it waits for the copy."""
-        return contextlib.nullcontext()
+        return self.rival.updating()
 
     def is_durable(self) -> bool:
-        return True
+        return self.rival.is_written()
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        self.rival.close()
 
     def place(self, number: int) -> Path:
         return self.folder / str(number)
@@ -151,7 +155,7 @@ class Holdfast(Engine):
     name = "Holdfast"
 
     def __init__(self, training: Training, folder: Path) -> None:
-        super().__init__(training, folder)
+        self.folder = folder / self.name
         self.ck = holdfast.Checkpointer(
             self.folder, model=training.model, optimizer=training.optimizer,
             every="1000000 steps", keep=1, failures=holdfast.Failures(signals=False),
@@ -162,79 +166,14 @@ class Holdfast(Engine):
     def save(self, number: int) -> None:
         self.handle = self.ck.save(number)
 
+    def update(self) -> AbstractContextManager[Any]:
+        return contextlib.nullcontext()
+
     def is_durable(self) -> bool:
         return self.handle.is_done and bool(self.handle.durable())
 
     def close(self) -> None:
         self.ck.close()
-
-
-class TorchSave(Engine):
-    name = "torch.save"
-
-    def save(self, number: int) -> None:
-        self.place(number).mkdir(parents=True, exist_ok=True)
-        torch.save(self.training.local(), self.place(number) / f"{dist.get_rank()}.pt")
-
-
-class Safetensors(Engine):
-    name = "safetensors"
-
-    def save(self, number: int) -> None:
-        self.place(number).mkdir(parents=True, exist_ok=True)
-        path = self.place(number) / f"{dist.get_rank()}.safetensors"
-        safetensors.torch.save_file(self.training.local(), path)
-
-
-class DcpAsync(Engine):
-    name = "DCP async_save"
-
-    def __init__(self, training: Training, folder: Path) -> None:
-        super().__init__(training, folder)
-        self.future: Any = None
-        # async_save's thread sends messages while training does, so it needs its own group.
-        self.group = dist.new_group(backend="gloo")
-
-    def save(self, number: int) -> None:
-        self.future = dcp.async_save(self.training.state(), checkpoint_id=self.place(number),
-                                     process_group=self.group)
-
-    def is_durable(self) -> bool:
-        return self.future.done() and self.future.result() is not self
-
-
-class TorchCheckpointing(Engine):
-    name = "torch_checkpointing"
-
-    def __init__(self, training: Training, folder: Path) -> None:
-        super().__init__(training, folder)
-        from torch_checkpointing import CheckpointManager
-        from torch_checkpointing.storage.filesystem import LocalFileSystemStorageConfig
-
-        config = CheckpointManager.Config.with_async_save()
-        # Its O_DIRECT writes fail if the size of a tensor is not a multiple of the block size.
-        config.storage_config = LocalFileSystemStorageConfig(use_direct_io=False)
-        self.manager = config.build()
-        self.future: Any = None
-
-    def save(self, number: int) -> None:
-        self.future = self.manager.save(str(self.place(number)), {"state": self.training.local()})
-
-    def update(self) -> AbstractContextManager[Any]:
-        return self.manager.lock()
-
-    def is_durable(self) -> bool:
-        return self.future.done() and self.future.result() is not self
-
-    def close(self) -> None:
-        self.manager.close()
-
-
-def stolen() -> int:
-    """The clock ticks that the host has taken from this machine; 0 if the kernel does not say."""
-    with contextlib.suppress(OSError, IndexError), open("/proc/stat", encoding="ascii") as stat:
-        return int(stat.readline().split()[8])
-    return 0
 
 
 def all_ranks(value: Any) -> list[Any]:
@@ -287,8 +226,8 @@ class Bench:
             firsts.append(self.figures[own.name]["hidden"].pop())
         self.figures[own.name]["hidden"].append(statistics.median(firsts))
         self.engines: list[Engine] = [own]
-        for kind in (TorchSave, Safetensors, DcpAsync, TorchCheckpointing):
-            self.add(kind)
+        self.engines += installed((TorchSave, Safetensors, DcpAsync, TorchCheckpointing), self.try_out,
+                                  self.say)  # fmt: skip
 
     def begin(self, folder: Path) -> Holdfast:
         own = Holdfast(self.training, folder)
@@ -297,14 +236,16 @@ class Bench:
         own.ck.step(0)
         return own
 
-    def add(self, kind: type[Engine]) -> None:
+    def try_out(self, kind: type[Rival]) -> Engine:
+        """The rival, after a save that shows whether it works here."""
+        # Its threads send messages while training does, so it needs a group of its own.
+        engine = Engine(self.training, self.folder, kind(dist.new_group(backend="gloo")))
         try:
-            engine = kind(self.training, self.folder)
             self.once(engine, "hidden")
-            self.engines.append(engine)
-        except Exception as error:  # noqa: BLE001: a rival may fail in any way
-            self.say(f"  {kind.name}: left out, {type(error).__name__}: {error}")
+        except Exception:
             self.figures.pop(kind.name, None)
+            raise
+        return engine
 
     def say(self, text: str) -> None:
         if dist.get_rank() == 0:
@@ -321,7 +262,7 @@ class Bench:
         for _ in range(TRIES):
             start_together()
             before = stolen()
-            took = slowest(timed(work))
+            took = slowest(seconds_of(work))
             if slowest(stolen() - before) == 0:
                 break
         return took
@@ -407,7 +348,7 @@ def step_overhead(training: Training, folder: Path) -> dict[str, float]:
                 training.compute(laps)
                 dist.all_reduce(model.bias.grad, dist.ReduceOp.MAX)  # keeps the ranks together
                 optimizer.step()
-                in_calls += timed(lambda step=batch * 10 + i: ck.step(step))
+                in_calls += seconds_of(lambda step=batch * 10 + i: ck.step(step))
             wall = now() - start
             paid.append((in_calls + training.waited) / 10)
             parts.append((in_calls + training.waited) / wall)
@@ -457,39 +398,32 @@ def report(world: int, figures: dict[str, Any]) -> tuple[dict[str, Any], bool]:
     own = rows[Holdfast.name]
     others = [row for name, row in rows.items() if name != Holdfast.name]
     idle = figures["idle"]
-    bars = [
-        ("hidden, of a copy", own["hidden"] / copy, HIDDEN),
-        ("bare, of a copy", own["bare"] / copy, BARE),
-        ("first save, of a copy", own["first"] / copy, FIRST),
-        ("hidden, of the best rival", own["hidden"] / min(r["hidden"] for r in others), 1.0),
-        ("bare, of the best rival", own["bare"] / min(r["bare"] for r in others), 1.0),
-        (f"idle step of 100 ms ({idle['paid_us']:.1f} us)", idle["part"], STEP_PART),
-    ]
-    good = True
-    for what, seen, bar in bars:
-        good &= seen <= bar
-        print(f"  {what}: {seen:.4g}; expected at most {bar}  {'PASS' if seen <= bar else 'FAIL'}")
-    return {"copy": copy, "rows": rows, "bars": {what: seen for what, seen, _ in bars}}, good
+    bars = results.Bars()
+    bars.at_most("hidden, of a copy", own["hidden"] / copy, HIDDEN)
+    bars.at_most("bare, of a copy", own["bare"] / copy, BARE)
+    bars.at_most("first save, of a copy", own["first"] / copy, FIRST)
+    for how in ("hidden", "bare"):
+        bars.at_most(f"{how}, of the best rival", own[how] / min(row[how] for row in others), 1.0)
+    bars.at_most(f"idle step of 100 ms ({idle['paid_us']:.1f} us)", idle["part"], STEP_PART)
+    return {"copy": copy, "rows": rows, "bars": bars.figures}, bars.passed
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--bytes", type=int, default=1200 << 20,
-                        help="size of the state of all ranks together")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--hide", type=float, default=3.0,
-                        help="how many times as long as a copy a step computes")
-    parser.add_argument("--folder", type=Path, default=Path("."))
-    parser.add_argument("--json", type=Path)
-    options, _ = parser.parse_known_args()  # ignores the options of other benchmarks
+    options = options_of()
     kept, good = {}, True
     for world in options.ranks:
         kept[world], passed = report(world, measure(world, options))
         good &= passed
-    if options.json:
-        options.json.write_text(json.dumps(kept, indent=2) + "\n")
+    results.write(options.json, kept)
     return 0 if good else 1
+
+
+def options_of() -> argparse.Namespace:
+    made = parser(__doc__, bytes=1200 << 20, rounds=5, folder=Path("."), json=None)
+    made.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
+    made.add_argument("--hide", type=float, default=3.0,
+                      help="how many times as long as a copy a step computes")
+    return made.parse_args()
 
 
 if __name__ == "__main__":

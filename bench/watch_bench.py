@@ -34,7 +34,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from paired import busy_cores, in_turns
+from measuring import results
+from measuring.machines import busy_cores
+from measuring.options import parser
+from measuring.paired import in_turns
 from torch import nn
 
 import holdfast
@@ -47,7 +50,7 @@ BAR = 0.005
 SHARES = (0.005, 0.02, 0.1, 1.0)
 ROUNDS = 7  # of the comparison
 STEPS = 60  # in a round
-_MEET = 40  # steps between two meetings
+_COMPARE = 40  # steps between two comparisons
 _APART = 8  # steps between two flips
 WARM = 40  # steps before anything is counted, in which the watch finds its size
 
@@ -64,8 +67,8 @@ class Training:
                                            fused=True)
         for parameter in self.model:
             parameter.grad = torch.zeros_like(parameter)
-        # Ranks meet often, so that the windows soon have the size that the share allows.
-        watch = None if share is None else holdfast.Watch(share=share, compare_every=_MEET * step,
+        # Ranks compare often, so that the windows soon have the size that the share allows.
+        watch = None if share is None else holdfast.Watch(share=share, compare_every=_COMPARE * step,
                                                           on_alarm="warn")
         self.ck = holdfast.Checkpointer(run, model=self.model, optimizer=self.optimizer,
                                         every="never", watch=watch, verbose=False,
@@ -190,7 +193,7 @@ def detection(size: int, step: float, share: float, flips: int) -> dict[str, Any
         # Made before the first step, because no flip comes in the time that this takes.
         plans = [holdfast.flip_plan(one.ck, tensors=["model.*"], bits="mantissa", seed=1,
                                     trial=trial) for trial in range(flips)]
-        one.run(5 * WARM)  # the first meetings do not count
+        one.run(5 * WARM)  # the first comparisons do not count
         # Uniform in real time, also in steps that take longer because the machine is busy.
         now, apart = time.perf_counter(), _APART * step
         struck = Flips(one.ck, [now + (k + random.random()) * apart for k in range(flips)], plans)
@@ -236,16 +239,14 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--bytes", type=int, default=48 << 20)
-    parser.add_argument("--step", type=float, default=0.05)
-    parser.add_argument("--flips", type=int, default=100, help="for each share")
-    parser.add_argument("--parts", nargs="+", choices=["cost", "detection"],
-                        default=["cost", "detection"])
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--doc", action="store_true",
-                        help="write the page from bench/results/watch.json, and measure nothing")
-    options = parser.parse_args()
+    made = parser(__doc__, bytes=48 << 20, json=None)
+    made.add_argument("--step", type=float, default=0.05, help="seconds of a step")
+    made.add_argument("--flips", type=int, default=100, help="for each share")
+    made.add_argument("--parts", nargs="+", choices=["cost", "detection"],
+                      default=["cost", "detection"])
+    made.add_argument("--doc", action="store_true",
+                      help="write the page from bench/results/watch.json, and measure nothing")
+    options = made.parse_args()
     if options.doc:
         return write_page(json.loads(RESULTS.read_text()))
     logging.getLogger("holdfast").setLevel(logging.ERROR)  # a warning for each flip
@@ -254,7 +255,7 @@ def main() -> None:
     seen = measure(options)
     if options.json:
         before = json.loads(options.json.read_text()) if options.json.exists() else {}
-        options.json.write_text(json.dumps(before | seen, indent=1) + "\n")
+        results.write(options.json, before | seen)
     if not seen["passed"]:
         raise SystemExit("watch_bench: a bar is missed")
 

@@ -3,18 +3,16 @@
 from pathlib import Path
 from typing import Any
 
-from recovery_figures import BUSY
-from recovery_page import table
+from measuring.machines import is_busy
+from measuring.pages import Section, table
 
-PAGE = Path(__file__).resolve().parents[1] / "docs/failures.md"
-BEGIN = "<!-- made by bench/watch_bench.py --doc: begin -->\n"
-END = "<!-- made by bench/watch_bench.py --doc: end -->\n"
+MEASURED = Section.made_by(Path(__file__).resolve().parents[1] / "docs/failures.md",
+                           "bench/watch_bench.py --doc")
 
 
 def write_page(seen: dict[str, Any]) -> None:
     """Replaces what stands between the marks of the page."""
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    PAGE.write_text(before + BEGIN + section(seen) + END + rest.partition(END)[2])
+    MEASURED.write(section(seen))
 
 
 def section(seen: dict[str, Any]) -> str:
@@ -32,13 +30,13 @@ def section(seen: dict[str, Any]) -> str:
         f"lies inside the 99.9 % interval of what was seen (`bench/watch_bench.py`).\n\n"
         + table(["`share=`", "looked at in a step", "flips seen before the next update",
                  "with 95 % interval", "chance that the watch tells"], rows)
-        + "\n"
+        + "\n\n"
     )  # fmt: skip
 
 
 def cost_text(seen: dict[str, Any]) -> str:
     """What the watch costs; on a busy machine, that this could not be measured."""
-    if seen["load"] > BUSY * seen["cores"]:
+    if is_busy(seen):
         return (f"The machine was busy with other work while this was measured ("
                 f"{seen['load']:.1f} of {seen['cores']} cores were at work), so what the watch costs a step is "
                 f"not told here.")  # fmt: skip

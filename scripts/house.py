@@ -2,20 +2,31 @@
 
     python3 scripts/house.py [--json] [BUILD]
 
-BUILD is a configured build folder (build/check), for the dependencies of the parts. What must be zero is
-held by tests: tests/arrows/check_includes.py and tests/scripts/house_test.py.
+BUILD is a configured build folder (build/check), for the dependencies of the parts. If it also has the
+Python package, a small training is run, and the files that a save and a resume enter are counted. What
+must be zero is held by tests: tests/arrows/check_includes.py and tests/scripts/house_test.py.
 """
 
 import argparse
 import collections
 import json
+import os
 import re
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests/arrows"))
+from check_includes import read_arrows, sources, unused  # noqa: E402: it is among the tests
+
 NOT_PRODUCT = re.compile(r"(_test|_bench|_fuzz)\.cpp$|testing\.(h|cpp)$")
 MOST_DEPENDENCIES = 12
+FACES = {"cli", "python"}  # they show everything, so they may have more
 LONG = 400  # lines of a file
+# Files that mend bytes. Those that only offer it are faces, or the part itself.
+MENDS = re.compile(r"(^|_)(repair|mend|rescue)")
 # What only holdfast/statistics and holdfast/campaign/outcome.h may have: the mathematics of intervals
 # and tests, functions of their names, and the list of outcomes that are harm.
 STATISTICS = re.compile(
@@ -41,10 +52,41 @@ def tests() -> list[Path]:
     return list(ROOT.glob("python/tests/**/*.py"))
 
 
-def dependencies(build: Path) -> dict[str, list[str]]:
-    """The parts that each part declares, its tests' own not counted."""
-    rows = [line.split("|")[0].split() for line in (build / "arrows.txt").read_text().splitlines()]
-    return {name: deps for name, _layer, *deps in rows}
+def unused_arrows(build: Path) -> list[str]:
+    return unused(ROOT, sources(ROOT), read_arrows(build / "arrows.txt"))
+
+
+def with_many_dependencies(build: Path) -> set[str]:
+    """The parts that declare more than so many others, those of their tests not counted."""
+    return {name for name, part in read_arrows(build / "arrows.txt").items()
+            if len(part.deps) > MOST_DEPENDENCIES}
+
+
+def test_programs() -> int:
+    """Each part that has tests has a program of them (cmake/HoldfastPart.cmake)."""
+    return len({file.parent for file in ROOT.glob("holdfast/*/*_test.cpp")})
+
+
+def tables_of_names() -> list[Path]:
+    """The files that know how a model calls its tensors."""
+    return [file for file in ROOT.glob("holdfast/**/*.cpp") if not NOT_PRODUCT.search(file.name)
+            and "self_attn.q_proj.weight" in file.read_text()]
+
+
+def mending_elsewhere() -> list[Path]:
+    """The files that mend and are not in the part `repair`."""
+    return [file for file in cpp_product() if MENDS.search(file.name)
+            and file.parent.name not in ("repair", "cli")]
+
+
+def files_entered(build: Path) -> dict[str, int]:
+    """How many files of the package a save and a resume run code of, in a small training."""
+    script = Path(__file__).with_name("files_entered.py")
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run([ROOT / ".venv/bin/python", script, folder], check=True, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                              env=os.environ | {"PYTHONPATH": str(build.resolve() / "python")})
+    return {what: len(files) for what, files in json.loads(done.stdout).items()}
 
 
 def names_twice(files: list[Path]) -> dict[str, int]:
@@ -67,10 +109,8 @@ def doubles() -> list[str]:
             if file.name != "object.cpp":
                 faults.append(f"{file.relative_to(ROOT)}: finds the key of an Object; expected "
                               "find_key() of holdfast/state/object.h")
-    tables = [file for file in ROOT.glob("holdfast/**/*.cpp") if not NOT_PRODUCT.search(file.name)
-              and file.read_text().count("self_attn.q_proj.weight") > 0]
     faults += [f"{file.relative_to(ROOT)}: has names of tensors; expected them in "
-               "holdfast/models/tensor_tables.cpp" for file in tables
+               "holdfast/models/tensor_tables.cpp" for file in tables_of_names()
                if file.name != "tensor_tables.cpp"]
     return faults + statistics_again(ROOT)
 
@@ -95,11 +135,17 @@ def count(build: Path | None) -> dict[str, int]:
         "names of helpers that several tests define": len(helpers),
         "definitions of these": sum(helpers.values()),
         "mechanisms that exist twice again": len(doubles()),
+        "tables of tensor names": len(tables_of_names()),
+        "lines of mending outside repair": lines_of(mending_elsewhere()),
+        "test programs": test_programs(),
     }
     if build is not None:
-        many = [name for name, deps in dependencies(build).items() if len(deps) > MOST_DEPENDENCIES]
-        counted[f"parts with more than {MOST_DEPENDENCIES} dependencies"] = len(many)
-        counted["test programs"] = len(list(build.glob("holdfast/*/*_test")))
+        counted["dependencies that nothing uses"] = len(unused_arrows(build))
+        counted[f"parts with more than {MOST_DEPENDENCIES} dependencies"] = len(
+            with_many_dependencies(build))  # fmt: skip
+    if build is not None and (build / "python/holdfast/_native.pyi").exists():
+        counted |= {f"Python files entered by a {what}": number
+                    for what, number in files_entered(build).items()}  # fmt: skip
     return counted
 
 

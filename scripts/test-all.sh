@@ -127,8 +127,24 @@ headers() {
       ${CXX:-g++} -std=c++20 -Wall -Wextra -I. -fsyntax-only -x c++ - || { echo "HEADER"; exit 1; }'
 }
 
+# GCC, one unit for each source and no precompiled headers: each file includes all that it uses.
+alone() {
+  cmake --preset alone
+  cmake --build build/alone
+}
+
+# Clang 19 says which header each file should include by itself for what it uses.
+includes() {
+  if ! command -v clang++-19 >/dev/null || ! command -v clang-tidy-19 >/dev/null; then
+    echo "skipped: there is no clang++-19, or no clang-tidy-19" >&2
+    return
+  fi
+  cmake --preset includes
+  cmake --build build/includes
+}
+
 failed=()
-functions="headers long_cpp long_exchanges mpi addresses leaks release kills train_cpp slurm newcomer adapters tensorflow chainer horovod threads tidy"
+functions="headers alone includes long_cpp long_exchanges mpi addresses leaks release kills train_cpp slurm newcomer adapters tensorflow chainer horovod threads tidy"
 suites="scripts/test.sh $functions scripts/fuzz.sh scripts/cross.sh"
 for suite in "$@"; do
   if [[ " $suites " != *" $suite "* ]]; then

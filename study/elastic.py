@@ -8,7 +8,6 @@ measured ones from the figures in bench/results. PATH is the holdfast command, b
 .venv/bin/holdfast.
 """
 
-import argparse
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -16,7 +15,7 @@ from pathlib import Path
 
 from elastic_measured import MEASURED
 from elastic_tables import FIG_14, FIG_15, LLAMA_70B, LLAMA_405B, changes_table, machines_table
-from program import Program
+from program import Program, Section, parser
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs/studies/elastic.md"
@@ -36,37 +35,26 @@ def makers(program: Program) -> dict[str, Callable[[], str]]:
     return planned | {name: partial(make, RESULTS) for name, make in MEASURED.items()}
 
 
-def begin(name: str) -> str:
-    return f"<!-- the table {name}, made by study/elastic.py -->\n"
-
-
-def held(name: str, page: str) -> str:
-    """The table that stands in the page."""
-    before, found, rest = page.partition(begin(name))
-    if not found or END not in rest:
-        raise SystemExit(f"elastic: the page has no place for the table {name}")
-    return rest.partition(END)[0]
-
-
-def replaced(name: str, table: str, page: str) -> str:
-    return page.replace(begin(name) + held(name, page) + END, begin(name) + table + END)
+def section(name: str) -> Section:
+    """Where the table stands in the page."""
+    return Section(PAGE, f"<!-- the table {name}, made by study/elastic.py -->\n", END)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*")
-    parser.add_argument("--program", type=Path, default=ROOT / ".venv/bin/holdfast")
-    parser.add_argument("--doc", action="store_true")
-    options = parser.parse_args()
+    made = parser(__doc__)
+    made.add_argument("names", nargs="*")
+    made.add_argument("--program", type=Path, default=ROOT / ".venv/bin/holdfast")
+    made.add_argument("--doc", action="store_true")
+    options = made.parse_args()
     known = makers(Program(options.program))
     for name in options.names or known:
         if name not in known:
-            parser.error(f"{name}: there is no such table; expected one of {', '.join(known)}")
-        made = known[name]()
+            made.error(f"{name}: there is no such table; expected one of {', '.join(known)}")
+        table = known[name]()
         if options.doc:
-            PAGE.write_text(replaced(name, made, PAGE.read_text()))
+            section(name).write(table)
         else:
-            print(f"{name}\n\n{made}", flush=True)
+            print(f"{name}\n\n{table}", flush=True)
     return 0
 
 

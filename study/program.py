@@ -2,9 +2,16 @@
 
 import json
 import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "bench"))
+from measuring.options import parser  # noqa: E402: it is in another folder
+from measuring.pages import Section, table  # noqa: E402
+
+__all__ = ["Program", "Section", "data", "parser", "table"]
 
 
 class Program:
@@ -33,11 +40,6 @@ class Program:
         return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
 
 
-def table(head: list[str], rows: Iterable[list[str]]) -> str:
-    first, *others = (f"| {' | '.join(row)} |" for row in (head, *rows))
-    return "\n".join([first, "|---" * len(head) + "|", *others])
-
-
 def data(head: list[str], rows: Iterable[list[str]]) -> str:
-    """The same as a file of comma-separated values, none of which needs quotes."""
+    """A table as a file of comma-separated values, none of which needs quotes."""
     return "".join(",".join(row) + "\n" for row in (head, *rows))

@@ -7,7 +7,6 @@ Trains examples/train_digits.py --model resnet50 for 400 steps, and then runs `h
 must agree in every bit, and every trial must be recorded; else the exit code is 1.
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -17,18 +16,20 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bench"))
+from measuring import results  # noqa: E402: it is in the folder above
+from measuring.options import parser  # noqa: E402
+
 TRAIN = [sys.executable, str(ROOT / "examples/train_digits.py"), "--model", "resnet50",
          "--device", "cuda"]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--holdfast", required=True, help="the program")
-    parser.add_argument("--trials", type=int, default=385)
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--folder", type=Path, default=Path("/dev/shm"))
-    args = parser.parse_args()
+    made = parser(__doc__, folder=Path("/dev/shm"), json=None)
+    made.add_argument("--holdfast", required=True, help="the program")
+    made.add_argument("--trials", type=int, default=385)
+    made.add_argument("--steps", type=int, default=20, help="steps of each trial")
+    args = made.parse_args()
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     with tempfile.TemporaryDirectory(dir=args.folder, prefix="campaign-") as name:
         base, results = Path(name) / "base.pt", Path(name) / "results"
@@ -48,8 +49,7 @@ def main() -> int:
                    "seconds_a_trial": round(seconds / max(recorded, 1), 3),
                    "campaign": json.loads(run.stdout)}
     print({key: value for key, value in figures.items() if key != "campaign"}, flush=True)
-    if args.json:
-        args.json.write_text(json.dumps(figures, indent=2) + "\n")
+    results.write(args.json, figures)
     return 0 if recorded == args.trials else 1
 
 

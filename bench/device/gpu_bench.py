@@ -10,7 +10,7 @@ trained in blocks of 30 steps of about 100 ms:
   save       the same, with one save after the third step, which is durable within the block
   plain      a simple loop of copies and writes saves, without digests or commit, for comparison
 
-Every round has one block of each kind, in a new order (bench/paired.py). The added time of a kind
+Every round has one block of each kind, in a new order (bench/measuring/paired.py). The added time of a kind
 is its wall time minus that of the bare block in the same round: the median over the rounds, with a
 95 % interval.
 
@@ -29,11 +29,7 @@ at most 1.1, load at most 1 / 0.9. A bar is missed only if the whole interval li
 torch_checkpointing is measured if it is installed. A part takes 2 to 6 minutes.
 """
 
-import argparse
-import importlib.util
-import json
 import operator
-import os
 import shutil
 import statistics
 import sys
@@ -44,28 +40,25 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gpu_engines import (
-    CopyAndWrite,
-    DcpAsync,
-    Engine,
-    Holdfast,
-    Raw,
-    TorchCheckpointing,
-    TorchSave,
-)
+from gpu_engines import CopyAndWrite, Engine, Holdfast, Other
 from gpu_training import Job
 from torch import nn
 
 import holdfast
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from paired import Interval, difference, in_turns, interval, quantile  # noqa: E402
+from measuring import results  # noqa: E402: it is in the folder above
+from measuring.disk import BLOCK, Raw, forget  # noqa: E402
+from measuring.options import parser  # noqa: E402
+from measuring.paired import Interval, difference, in_turns, interval, quantile  # noqa: E402
+from measuring.rivals import DcpAsync, Rival, TorchCheckpointing, TorchSave, installed  # noqa: E402
 
 PARTS = ["copy", "ring", "bare", "load", "rivals"]
 PATHS = COPY, RING = "copy inside the GPU", "pinned ring"
 STEPS = 30  # the steps of a block
 FIRSTS = 5  # the number of jobs whose first save is measured
 ADDED = {COPY: 4.0, RING: 15.0}  # milliseconds
+WAYS = [(block, threads) for block in (BLOCK // 4, BLOCK) for threads in (8, 16)]  # of raw transfers
 
 
 class Block:
@@ -169,10 +162,10 @@ def first_save(job: Job, folder: Path, disk: Raw, make: Callable) -> float:
     return save - statistics.fmean(bare)
 
 
-def measure_rival(job: Job, folder: Path, disk: Raw, make: Callable) -> dict:
+def measure_rival(job: Job, folder: Path, disk: Raw, rival: Rival) -> dict:
     place = folder / "engine"
     place.mkdir()
-    engine = make(job, place)
+    engine = Other(job, place, rival)
     loop = Loop(job, engine, disk)
     first = loop.save() - loop.bare()
     figures = loop.figures(in_turns({"bare": loop.bare, "save": loop.save}, 3))
@@ -273,11 +266,7 @@ def load(job: Job, folder: Path, disk: Raw) -> dict:
     times, raws = [], []
     for _ in range(5):
         raws.append(disk.read())
-        for file in path.rglob("*"):
-            if file.is_file():
-                number = os.open(file, os.O_RDONLY)
-                os.posix_fadvise(number, 0, 0, os.POSIX_FADV_DONTNEED)
-                os.close(number)
+        forget(path)
         with holdfast.Checkpointer(path, model=job.model, optimizer=job.optimizer) as ck:
             start = time.perf_counter()
             ck.resume()
@@ -288,13 +277,10 @@ def load(job: Job, folder: Path, disk: Raw) -> dict:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--folder", type=Path, default=Path("."))
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--rounds", type=int, default=18)
-    parser.add_argument("--layers", type=int, default=24)
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
-    options = parser.parse_args()
+    made = parser(__doc__, folder=Path("."), json=None, rounds=18)
+    made.add_argument("--layers", type=int, default=24)
+    made.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    options = made.parse_args()
     figures: dict = {}
 
     def note(name: str, figure: Any) -> None:
@@ -303,14 +289,13 @@ def main() -> int:
         if isinstance(figure, dict):
             shown = {k: shorten(v) for k, v in figure.items() if not isinstance(v, (dict, list)) or k == "times_s"}
         print(name, shown, flush=True)
-        if options.json:  # written after each figure, so that an interrupted run keeps its figures
-            options.json.write_text(json.dumps(figures, indent=2) + "\n")
+        results.write(options.json, figures)  # after each, so that an interrupted run keeps its figures
 
     note("device", torch.cuda.get_device_name())
     note("torch", torch.__version__)
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="gpu-") as name:
         measure(Path(name), options.parts, options.rounds, options.layers, note)
-    return judge(figures)
+    return 0 if bars_of(figures).passed else 1
 
 
 def shorten(value: Any) -> Any:
@@ -331,7 +316,7 @@ def measure(folder: Path, parts: list[str], rounds: int, layers: int,
     torch.cuda.empty_cache()
     job = Job(layers)
     note("bytes", job.bytes)
-    disk = Raw(folder, job.bytes)
+    disk = Raw(folder, job.bytes, WAYS)
     note("raw write", {"s": disk.write(), "block": disk.writing[0], "threads": disk.writing[1]})
     note("raw read", {"s": disk.read(), "block": disk.reading[0], "threads": disk.reading[1]})
     for part, path in (("copy", COPY), ("ring", RING)):
@@ -340,38 +325,26 @@ def measure(folder: Path, parts: list[str], rounds: int, layers: int,
     if "load" in parts:
         note("load", load(job, folder, disk))
     if "rivals" in parts:
-        rivals = {"torch.save": TorchSave, "DCP async_save": DcpAsync}
-        if importlib.util.find_spec("torch_checkpointing"):
-            rivals["torch_checkpointing"] = TorchCheckpointing
-        for name, make in rivals.items():
-            note(name, measure_rival(job, folder, disk, make))
+        for rival in installed((TorchSave, DcpAsync, TorchCheckpointing), lambda kind: kind()):
+            note(rival.name, measure_rival(job, folder, disk, rival))
 
 
-def bars_of(figures: dict) -> list[tuple[str, Interval, float]]:
-    """The bars: name, measured value, and the most that it may be."""
-    bars: list[tuple[str, Interval, float]] = []
+def bars_of(figures: dict) -> results.Bars:
+    """Holds the figures that were measured against their bars."""
+    bars = results.Bars()
     for path, most in ADDED.items():
         if loop := figures.get(f"Holdfast, {path}"):
-            bars += [(f"added, {path}, ms", loop["save_added_ms"], most),
-                     (f"first save, {path}, ms", loop["first_added_ms"], 1.25 * most),
-                     (f"durable, {path}, of raw", loop["durable_of_raw"], 1.1)]
+            bars.at_most(f"added, {path}", loop["save_added_ms"], most, " ms")
+            bars.at_most(f"first save, {path}", loop["first_added_ms"], 1.25 * most, " ms")
+            bars.at_most(f"durable, {path}, of raw", loop["durable_of_raw"], 1.1)
     for size, most in (("0.21", 1), ("4.30", 5)):
         if seen := figures.get(f"bare {size} GB, {COPY}"):
-            bars.append((f"stall p99 of {size} GB, {COPY}, ms", seen["p99_ms"], most))
+            bars.at_most(f"stall p99 of {size} GB, {COPY}", seen["p99_ms"], most, " ms")
         if seen := figures.get(f"bare {size} GB, {RING}"):
-            bars.append((f"stall of {size} GB, {RING}, of a pinned copy", seen["of_copy"], 1.1))
+            bars.at_most(f"stall of {size} GB, {RING}, of a pinned copy", seen["of_copy"], 1.1)
     if seen := figures.get("load"):
-        bars.append(("load, of a raw read", seen["over_raw"], 1 / 0.9))
+        bars.at_most("load, of a raw read", seen["over_raw"], 1 / 0.9)
     return bars
-
-
-def judge(figures: dict) -> int:
-    failed = 0
-    for what, value, most in bars_of(figures):
-        failed += value.exceeds(most)
-        verdict = "FAIL" if value.exceeds(most) else "PASS"
-        print(f"  {what}: {value}; expected at most {most:.2f}  {verdict}")
-    return 1 if failed else 0
 
 
 if __name__ == "__main__":

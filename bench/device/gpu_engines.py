@@ -1,21 +1,21 @@
 """The ways in which gpu_bench.py saves: Holdfast, a loop of copies and writes, and rivals."""
 
 import json
-import mmap
 import os
+import sys
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
-import torch.distributed.checkpoint as dcp
 from gpu_training import Job
 
 import holdfast
 
-BLOCK = 16 << 20
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from measuring.disk import BLOCK, sync  # noqa: E402: it is in the folder above
+from measuring.rivals import Rival  # noqa: E402
 
 
 class Engine:
@@ -144,99 +144,26 @@ class CopyAndWrite(Engine):
         return self.seconds
 
 
-class TorchSave(Engine):
-    def __init__(self, job: Job, folder: Path) -> None:
-        super().__init__(job, folder / "state.pt")
+class Other(Engine):
+    """A rival (bench/measuring/rivals.py). What it writes is synced here."""
 
-    def save(self) -> None:
-        torch.save(self.job.state(), self.path)
-        sync(self.path)
-
-
-class DcpAsync(Engine):
-    def __init__(self, job: Job, folder: Path) -> None:
-        super().__init__(job, folder / "dcp")
-
-    def save(self) -> None:
-        self.future = dcp.async_save(self.job.state(), checkpoint_id=self.path, no_dist=True)
-
-    def wait(self) -> None:
-        self.future.result()
-        for path in self.path.rglob("*"):
-            sync(path)
-
-
-class TorchCheckpointing(Engine):
-    """The package torch_checkpointing. `job.update` waits until it has copied the state."""
-
-    def __init__(self, job: Job, folder: Path) -> None:
-        from torch_checkpointing import CheckpointManager
-        from torch_checkpointing.storage.filesystem import LocalFileSystemStorageConfig
-
+    def __init__(self, job: Job, folder: Path, rival: Rival) -> None:
         super().__init__(job, folder)
-        self.number = 0
-        config = CheckpointManager.Config.with_async_save()
-        # Its O_DIRECT writes fail if the size of a tensor is not a multiple of the block size.
-        config.storage_config = LocalFileSystemStorageConfig(use_direct_io=False)
-        self.manager = config.build()
-        job.update = self.manager.lock
+        self.folder, self.rival, self.number = folder, rival, 0
+        job.update = rival.updating
 
     def save(self) -> None:
         self.number += 1
-        self.future = self.manager.save(str(self.path / str(self.number)), self.job.state())
+        self.path = self.folder / (str(self.number) if self.rival.wants_new_places else "state")
+        self.rival.save(self.job.state(), self.path)
+        if not self.rival.in_background:
+            sync(self.path)
 
     def wait(self) -> None:
-        self.future.result()
-        for path in self.path.rglob("*"):
-            sync(path)
+        self.rival.wait()
+        if self.rival.in_background:
+            sync(self.path)
 
     def close(self) -> None:
-        self.manager.close()
+        self.rival.close()
         del self.job.update
-
-
-def sync(path: Path) -> None:
-    number = os.open(path, os.O_RDONLY)
-    os.fsync(number)
-    os.close(number)
-
-
-class Raw:
-    """Raw transfers of so many bytes with O_DIRECT, with the fastest block size and threads."""
-
-    def __init__(self, folder: Path, size: int) -> None:
-        self.path = folder / "raw"
-        self.memory = memoryview(mmap.mmap(-1, size // BLOCK * BLOCK))
-        self.memory[:] = bytes(len(self.memory))
-        self.size = size
-        ways = [(block, threads) for block in (BLOCK // 4, BLOCK) for threads in (8, 16)]
-        self.writing = min(ways, key=self.write)
-        self.reading = min(ways, key=self.read)
-
-    def write(self, way: tuple[int, int] | None = None) -> float:
-        """Seconds to write and sync a new file. A checkpoint also consists of new files."""
-        self.path.unlink(missing_ok=True)
-        number = os.open(self.path, os.O_CREAT | os.O_WRONLY | os.O_DIRECT, 0o644)
-        start = time.perf_counter()
-        self.run(way or self.writing,
-                 lambda at, end: os.pwrite(number, self.memory[at:end], at))
-        os.fdatasync(number)
-        return self.took(start, number)
-
-    def read(self, way: tuple[int, int] | None = None) -> float:
-        number = os.open(self.path, os.O_RDONLY | os.O_DIRECT)
-        start = time.perf_counter()
-        self.run(way or self.reading,
-                 lambda at, end: os.preadv(number, [self.memory[at:end]], at))
-        return self.took(start, number)
-
-    def run(self, way: tuple[int, int], transfer: Callable[[int, int], int]) -> None:
-        block, threads = way
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(lambda at: transfer(at, at + block),
-                          range(0, len(self.memory), block)))
-
-    def took(self, start: float, number: int) -> float:
-        seconds = time.perf_counter() - start
-        os.close(number)
-        return seconds * self.size / len(self.memory)

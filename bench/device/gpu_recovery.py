@@ -7,7 +7,6 @@ end are equal to those of a run in which nobody died, how long the recovery took
 costs a step: the median of the differences between steps with ck.run() and plain ones, in turns.
 """
 
-import argparse
 import hashlib
 import json
 import os
@@ -19,6 +18,10 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from measuring import results  # noqa: E402: it is in the folder above
+from measuring.options import parser  # noqa: E402
 
 STEPS, WIDTH, LAYERS, BATCH = 30, 2048, 8, 512
 BAR_MS = 3.0
@@ -109,20 +112,17 @@ def main(report: Path | None) -> int:
     same = whole == killed and all(whole)
     figures = {"same_bits": same, "recovery_s": float(found[1]) if found else None, **cost}
     print(json.dumps(figures))
-    if report is not None:
-        report.write_text(json.dumps(figures) + "\n")
-    print(f"  gate, ms of a step: {cost['gate_ms']:.2f}; expected at most {BAR_MS}  "
-          f"{'PASS' if cost['gate_ms'] <= BAR_MS else 'FAIL'}")
+    results.write(report, figures)
+    results.Bars().at_most("gate, ms of a step", cost["gate_ms"], BAR_MS)
     print(f"  the bits of a run in which nobody died: {'PASS' if same else 'FAIL'}")
     return 0 if same else 1
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, help="a file for the figures")
-    parser.add_argument("--run", type=Path, help="used by the ranks themselves")
-    parser.add_argument("--kill", type=int, default=-1, help="likewise")
-    given = parser.parse_args()
+    made = parser(__doc__, json=None)
+    made.add_argument("--run", type=Path, help="used by the ranks themselves")
+    made.add_argument("--kill", type=int, default=-1, help="likewise")
+    given = made.parse_args()
     if given.run is not None:
         train(given.run, given.kill)
     else:

@@ -13,8 +13,6 @@ with the default share of half a percent, to show what the watch costs a step an
 at. Exits with 1 if not all bytes were looked at in every step, a flip was missed, or a bit differs.
 """
 
-import argparse
-import json
 import logging
 import statistics
 import sys
@@ -28,9 +26,15 @@ from torch import nn
 
 import holdfast
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from measuring import results  # noqa: E402: it is in the folder above
+from measuring.options import parser  # noqa: E402
+from measuring.paired import in_turns, seconds_of  # noqa: E402
+
 QUIET_STEPS = 40  # before the first flip, in which the watch finds its size
 PAUSE_S = 0.1  # in each step of the training with flips
 COST_STEPS = 800
+TURNS = 8
 LARGER = 8  # times the width, where the cost is measured
 BATCH = 64
 
@@ -50,6 +54,7 @@ class Training:
                                         every="never", watch=watch, verbose=False,
                                         failures=holdfast.Failures(signals=False))
         self.plans: list[dict[str, Any]] = []
+        self.made = 0  # steps that median() has made
 
     def step(self, number: int, trial: int | None = None) -> None:
         """Makes a step. With a trial, a bit of that number flips before the update."""
@@ -68,14 +73,11 @@ class Training:
                                                for value in state.values())]
         return [one.detach().cpu().contiguous().view(-1).view(torch.uint8) for one in tensors]
 
-    def median(self, first: int, steps: int) -> float:
+    def median(self, steps: int) -> float:
         """Seconds of a step, when the device has nothing else to do."""
-        times = []
-        for number in range(first, first + steps):
-            begin = time.perf_counter()
-            self.step(number)
-            times.append(time.perf_counter() - begin)
-        return statistics.median(times)
+        first, self.made = self.made, self.made + steps
+        return statistics.median(seconds_of(lambda number=number: self.step(number))
+                                 for number in range(first, self.made))
 
 
 def flips(folder: Path, count: int, width: int, device: str) -> dict[str, Any]:
@@ -110,10 +112,8 @@ def cost(folder: Path, width: int, device: str) -> dict[str, Any]:
     plain = Training(folder / "plain", width, device, None)
     watched = Training(folder / "watched", width, device, holdfast.Watch())
     # In turns, because the clock of the device changes while it is in use.
-    seen: dict[str, list[float]] = {"plain": [], "watched": []}
-    for turn in range(8):
-        for name, one in ("plain", plain), ("watched", watched):
-            seen[name].append(one.median(turn * COST_STEPS // 8, COST_STEPS // 8))
+    seen = in_turns({"plain": lambda: plain.median(COST_STEPS // TURNS),
+                     "watched": lambda: watched.median(COST_STEPS // TURNS)}, TURNS)
     report = watched.ck.watched
     for one in plain, watched:
         one.ck.close(save=False)
@@ -124,13 +124,12 @@ def cost(folder: Path, width: int, device: str) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--flips", type=int, default=200)
-    parser.add_argument("--width", type=int, default=256)
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda",
-                        help="cpu only tries the script itself")
-    parser.add_argument("--json", type=Path, help="a file for the figures")
-    given = parser.parse_args()
+    made = parser(__doc__, json=None)
+    made.add_argument("--flips", type=int, default=200)
+    made.add_argument("--width", type=int, default=256)
+    made.add_argument("--device", choices=["cuda", "cpu"], default="cuda",
+                      help="cpu only tries the script itself")
+    given = made.parse_args()
     logging.getLogger("holdfast").setLevel(logging.ERROR)  # a warning for each flip
     torch.use_deterministic_algorithms(True, warn_only=True)
     name = torch.cuda.get_device_name() if given.device == "cuda" else "cpu"
@@ -145,9 +144,7 @@ def main() -> int:
           f"{costs['cycle_steps']} steps; the watch has taken {costs['own_share']:.2%} of the time")
     passed = (mended["named_and_mended"] == mended["flips"] == mended["alarms"]
               and mended["cycle_steps"] == 1 and mended["equal_bits"] and not costs["left_out"])
-    if given.json:
-        figures = {"device": name, "mended": mended, "cost": costs, "passed": passed}
-        given.json.write_text(json.dumps(figures, indent=1) + "\n")
+    results.write(given.json, {"device": name, "mended": mended, "cost": costs, "passed": passed})
     return 0 if passed else 1
 
 

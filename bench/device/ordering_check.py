@@ -15,7 +15,6 @@ Holdfast while this work has not run yet. It does so in the default stream and i
 All comparisons are bit by bit. Exits with 1 if a check fails.
 """
 
-import argparse
 import contextlib
 import sys
 import tempfile
@@ -26,6 +25,9 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 import holdfast
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from measuring.options import parser  # noqa: E402: it is in the folder above
 
 WIDTH = 1024
 State = dict[str, torch.Tensor]
@@ -171,11 +173,10 @@ def check_at_once(checks: Checks, where: str) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Checks the order of saves and training.")
-    parser.add_argument("--folder", type=Path, help="where a temporary folder for the runs is made")
-    parser.add_argument("--cycles", type=int, default=int(2e9),
-                        help="clock cycles of the kernel that keeps the stream busy")
-    options = parser.parse_args()
+    made = parser(__doc__, folder=None)
+    made.add_argument("--cycles", type=int, default=int(2e9),
+                      help="clock cycles of the kernel that keeps the stream busy")
+    options = made.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("no CUDA device")
     torch.manual_seed(0)

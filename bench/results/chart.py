@@ -13,10 +13,11 @@ from html import escape
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
+sys.path.insert(0, str(FOLDER.parent))
+from measuring import pages  # noqa: E402: it is beside this folder
+
 ROOT = FOLDER.parents[1]
-README = ROOT / "README.md"
-BEGIN = "<!-- made by bench/results/chart.py: begin -->\n"
-END = "<!-- made by bench/results/chart.py: end -->\n"
+README = pages.Section.made_by(ROOT / "README.md", "bench/results/chart.py")
 
 TITLE = "Time that one save of 4.03 GB adds to a training on one H200"
 FIGURES = "gpu_bench_rivals_h200.json"
@@ -51,13 +52,10 @@ def milliseconds(value: float | list[float]) -> str:
 
 def table() -> str:
     figures = read()
-    lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
-    for shown, name in LIBRARIES:
-        one = figures[name]
-        cells = [shown, milliseconds(one["save_added_ms"]), milliseconds(one["first_added_ms"]),
-                 f"{one['durable_s']:.1f} s"]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+    shown = [(name, figures[key]) for name, key in LIBRARIES]
+    return pages.table(COLUMNS, (
+        [name, milliseconds(one["save_added_ms"]), milliseconds(one["first_added_ms"]),
+         f"{one['durable_s']:.1f} s"] for name, one in shown)) + "\n"  # fmt: skip
 
 
 def text(x: float, y: float, words: str, colour: str, more: str = "") -> str:
@@ -89,19 +87,10 @@ def chart(mode: str) -> str:
     return "\n".join([*lines, "</svg>"]) + "\n"
 
 
-def with_table(readme: str) -> str:
-    """The text of README.md with the table between its two marks."""
-    before, found, rest = readme.partition(BEGIN)
-    _, ended, after = rest.partition(END)
-    if not (found and ended):
-        raise SystemExit(f"README.md: has no lines {BEGIN.strip()} and {END.strip()}")
-    return f"{before}{BEGIN}\n{table()}\n{END}{after}"
-
-
 def wanted() -> dict[Path, str]:
     """Every file that this script makes, with its text."""
     charts = {ROOT / "docs/images" / f"save_time_{mode}.svg": chart(mode) for mode in COLOURS}
-    return charts | {README: with_table(README.read_text())}
+    return charts | {README.page: README.written(f"\n{table()}\n")}
 
 
 def main(arguments: list[str]) -> int:

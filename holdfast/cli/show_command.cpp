@@ -59,7 +59,7 @@ void print_manifest(const Context& context, const Manifest& manifest) {
   }
   table.add({"run", printable(manifest.run)});
   table.add(
-      {"epoch, sequence", fmt::format("{}, {}", manifest.epoch, manifest.sequence)});
+      {"term, sequence", fmt::format("{}, {}", manifest.epoch, manifest.sequence)});
   fmt::print(context.out, "{}", table.text());
 }
 

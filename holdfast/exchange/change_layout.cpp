@@ -95,8 +95,8 @@ Result<Exchanged> change_layout(Env& env, Transport& transport,
   const Result<TwoLayouts> own = check_own(change, storage);
   const std::string said = encode(own);
   const Instant come_by = std::min(options.deadline, env.now() + options.patience);
-  const ExchangeAgreement met =
-      HOLDFAST_TRY(meet(env, transport, {.deadline = come_by}, bytes_of(said)));
+  const ExchangeAgreement met = HOLDFAST_TRY(
+      agree_to_exchange(env, transport, {.deadline = come_by}, bytes_of(said)));
   const PlannedChange planned =
       HOLDFAST_TRY(plan_change(met.peers, transport.rank(), own));
   const auto self = static_cast<size_t>(transport.rank());

@@ -186,14 +186,14 @@ class Exchange {
         std::min(options_.deadline, begun + time_for(task_, options_));
     times_ = PhaseTimes(begun, deadline);
     const ExchangeAgreement meeting =
-        HOLDFAST_TRY(meet(env_, transport_,
-                          {.name = task_.holder,
-                           .agreed = common_text(task_, options_),
-                           .needs = host_bytes_needed(),
-                           .direct = options_.direct && seals_state(),
-                           .shared_memory = options_.shared_memory,
-                           .deadline = deadline},
-                          {}));
+        HOLDFAST_TRY(agree_to_exchange(env_, transport_,
+                                       {.name = task_.holder,
+                                        .agreed = common_text(task_, options_),
+                                        .needs = host_bytes_needed(),
+                                        .direct = options_.direct && seals_state(),
+                                        .shared_memory = options_.shared_memory,
+                                        .deadline = deadline},
+                                       {}));
     meeting_ = meeting;
     // From here on the time counts, for all ranks alike: they have met at about the same
     // time, and a rank that came early has waited for the others.

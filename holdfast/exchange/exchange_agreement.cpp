@@ -108,8 +108,8 @@ PairLink ExchangeAgreement::link_to(Env& env, Transport& transport, int peer,
           .one_process = !own.process.empty() && own.process == other.process};
 }
 
-Result<ExchangeAgreement> meet(Env& env, Transport& transport, const Greeting& greeting,
-                     ByteView said) {
+Result<ExchangeAgreement> agree_to_exchange(Env& env, Transport& transport,
+                                            const Greeting& greeting, ByteView said) {
   const std::string hello = to_text(hello_of(env, greeting)) + '\n';
   Bytes own = copy_of(bytes_of(hello));
   own.insert(own.end(), said.begin(), said.end());

@@ -33,7 +33,7 @@ struct Peer {
   std::string process{};
   std::string agreed{};
   int64_t needs = 0;
-  Bytes said{};  // what the rank gave meet() as `said`
+  Bytes said{};  // what the rank gave agree_to_exchange() as `said`
 };
 
 struct ExchangeAgreement {
@@ -46,8 +46,8 @@ struct ExchangeAgreement {
 };
 
 // All ranks call it together.
-Result<ExchangeAgreement> meet(Env& env, Transport& transport, const Greeting& greeting,
-                     ByteView said);
+Result<ExchangeAgreement> agree_to_exchange(Env& env, Transport& transport,
+                                            const Greeting& greeting, ByteView said);
 
 LiveHolders holders_of(const std::vector<Peer>& peers);
 

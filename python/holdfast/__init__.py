@@ -35,18 +35,24 @@ from holdfast.errors import (
     NotFoundError,
     UnavailableError,
 )
-from holdfast.files import Contents, convert, export, open
+from holdfast.files import Contents, open
 from holdfast.options import Failures, Layout, Resuming, Schedule, Watch, Writing
 from holdfast.planning import plan
 from holdfast.verbs import (
     VerbReport,
+    convert,
     diff,
+    export,
     gc,
     interval,
+    ls,
+    pin,
     repair,
     reshard,
     seal,
+    show,
     simulate,
+    unpin,
     verify,
 )
 
@@ -123,16 +129,20 @@ __all__ = [
     "layout_of",
     "load",
     "load_into",
+    "ls",
     "model_names",
     "open",
     "parse_dtype",
+    "pin",
     "plan",
     "repair",
     "reshard",
     "restore",
     "save",
     "seal",
+    "show",
     "simulate",
     "statistics",
+    "unpin",
     "verify",
 ]

@@ -1,9 +1,8 @@
-"""Opens and converts files of tensors of any format, without loading them."""
+"""Opens files of tensors of any format, without loading them."""
 
 import logging
-import os
 from collections.abc import Iterator, Mapping
-from os import PathLike, fspath
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from holdfast import _native
@@ -29,7 +28,8 @@ class Contents(Mapping[str, _native.TensorInfo]):
 
     def __init__(self, path: _Path) -> None:
         self._native = _native.Contents(path)
-        _warn("open", self._native.skipped)
+        for folder, why in self._native.skipped:
+            _log.warning("open: %s is passed over: %s", folder, why)
         self._names = dict.fromkeys(self._native.names)
 
     def __getitem__(self, name: str) -> _native.TensorInfo:
@@ -102,72 +102,3 @@ def open(path: _Path) -> Contents:
         >>> weight = contents.read("fc.weight")
     """
     return Contents(place_to_read(path))
-
-
-def convert(source: _Path, target: _Path) -> None:
-    """Writes a file in another format, which the ending of the target's name says.
-
-    The source is a file of any format, a step's folder, a run directory (its newest whole step)
-    or RUN@STEP. Newer steps that are damaged are passed over, with a warning in the log
-    "holdfast". ConflictError if the target exists. CorruptError if bytes are not those that were
-    saved.
-    """
-    _warn("convert", _native.convert(source, target))
-
-
-def export(
-    source: _Path,
-    target: _Path,
-    *,
-    format: str = "",
-    config: _Path | None = None,
-    dtype: Any = None,
-    ema: bool = False,
-    optimizer: bool = False,
-    select: str = "",
-    strip: str = "",
-    adapter: str = "",
-    shard_size: str | int = "5GB",
-    ties: str = "",
-) -> list[str]:
-    """Writes the weights of a checkpoint as other tools read them, and returns notes on it.
-
-    Names are those of the model's own state_dict(), without the words that DDP and torch.compile
-    add. The source is as in convert(). From one that no Checkpointer has made, all tensors are
-    taken as they are called.
-
-        >>> holdfast.export("runs/gpt", "model.pt")
-        >>> model.load_state_dict(torch.load("model.pt"))
-        >>> holdfast.export("runs/gpt@400", "gpt/", config="config.json", dtype=torch.bfloat16)
-        >>> AutoModelForCausalLM.from_pretrained("gpt/")
-
-    format      "safetensors", "torch", "hf" (a folder for from_pretrained) or "peft" (the folder
-                of an adapter); by default the target's name says it, and a folder is "hf".
-    config      for folders: the model's config.json (adapter_config.json for "peft"), or a
-                folder with it, from which tokenizer files are copied, too.
-    dtype       what floating-point tensors are converted to: a torch dtype, or "bf16".
-    ema         the average that the Checkpointer was given as ema=, instead of the weights.
-    optimizer   what optimizer.load_state_dict() takes instead of weights, in a .pt file.
-    select, strip
-                patterns with *, with commas between them, of the names to export, and what is
-                removed from the beginning of these names.
-    adapter     the name of the PEFT adapter; by default the one that was active in the training,
-                or the only one.
-    shard_size  the most bytes of a file in a folder for "hf".
-    ties        "each" stores tied weights under each name, "once" under the first. By default
-                they are one tensor in a .pt file, and stored under each name in a .safetensors
-                file and once in a folder.
-    """
-    name = str(dtype).removeprefix("torch.") if dtype is not None else ""
-    skipped, notes = _native.export(source, target, {
-        "format": format, "config": "" if config is None else fspath(config), "dtype": name,
-        "ema": ema, "optimizer": optimizer, "select": select, "strip": strip,
-        "adapter": adapter, "shard_size": str(shard_size), "ties": ties,
-    })
-    _warn("export", skipped)
-    return notes
-
-
-def _warn(what: str, skipped: list[tuple[str, str]]) -> None:
-    for folder, why in skipped:
-        _log.warning("%s: %s is passed over: %s", what, folder, why)

@@ -1,4 +1,4 @@
-"""The verbs of the command line as functions: verify, diff, repair, reshard, seal, gc, interval, simulate.
+"""The verbs of the command line as functions: ls, show, verify, diff, repair, convert, export, and others.
 
     report = holdfast.verify("runs/gpt")
     assert report.ok, report["errors"]
@@ -8,15 +8,22 @@ a VerbReport, which has what the verb prints with --json.
 """
 
 import json
+import logging
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from os import PathLike, fspath
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from holdfast import _native
 
 _Path = str | PathLike[str]
+_Time = str | float  # "8h", or seconds
 
 _DAMAGE = 3  # an exit code
+_log = logging.getLogger("holdfast")
+
+# A verb takes SIGINT and SIGTERM while it works and gives them back, so two may not overlap.
+_one_at_a_time = threading.Lock()
 
 
 class VerbReport(Mapping[str, Any]):
@@ -43,6 +50,88 @@ class VerbReport(Mapping[str, Any]):
 
     def __repr__(self) -> str:
         return f"VerbReport({self.verb}: exit {self.exit_code}, {json.dumps(self._found)[:200]})"
+
+
+def ls(*runs: _Path) -> VerbReport:
+    """The runs in folders, and their steps, newest first."""
+    return _run("ls", runs)
+
+
+def show(path: _Path, *, tensors: bool = False, roles: bool = False, roles_from: _Path | None = None,
+         layout: bool = False, objects: bool = False) -> VerbReport:
+    """What a checkpoint or file contains. Only `layout` adds to the report: it has the boxes then."""
+    return _run("show", (path,), tensors=tensors, roles=roles, roles_from=roles_from, layout=layout,
+                objects=objects)
+
+
+def pin(run: _Path, step: int | str) -> VerbReport:
+    """Keeps a step, whatever the rules of retention say."""
+    return _run("pin", (run, str(step)))
+
+
+def unpin(run: _Path, step: int | str) -> VerbReport:
+    """Leaves a step to the rules of retention again."""
+    return _run("unpin", (run, str(step)))
+
+
+def convert(source: _Path, target: _Path, *, format: str | None = None) -> VerbReport:
+    """Writes a file in another format, which the ending of the target's name says, or `format`.
+
+    The source is a file of any format, a step's folder, a run directory (its newest whole step)
+    or RUN@STEP. Newer steps that are damaged are passed over, with a warning in the log
+    "holdfast". ConflictError if the target exists. CorruptError if bytes are not those that were
+    saved.
+    """
+    return _run("convert", (source, target), format=format)
+
+
+def export(
+    source: _Path,
+    target: _Path,
+    *,
+    format: str = "",
+    config: _Path | None = None,
+    dtype: Any = None,
+    ema: bool = False,
+    optimizer: bool = False,
+    select: str = "",
+    strip: str = "",
+    adapter: str = "",
+    shard_size: str | int = "5GB",
+    ties: str = "",
+) -> VerbReport:
+    """Writes the weights of a checkpoint as other tools read them. report["notes"] says what was chosen.
+
+    Names are those of the model's own state_dict(), without the words that DDP and torch.compile
+    add. The source is as in convert(). From one that no Checkpointer has made, all tensors are
+    taken as they are called.
+
+        >>> holdfast.export("runs/gpt", "model.pt")
+        >>> model.load_state_dict(torch.load("model.pt"))
+        >>> holdfast.export("runs/gpt@400", "gpt/", config="config.json", dtype=torch.bfloat16)
+        >>> AutoModelForCausalLM.from_pretrained("gpt/")
+
+    format      "safetensors", "torch", "hf" (a folder for from_pretrained) or "peft" (the folder
+                of an adapter); by default the target's name says it, and a folder is "hf".
+    config      for folders: the model's config.json (adapter_config.json for "peft"), or a
+                folder with it, from which tokenizer files are copied, too.
+    dtype       what floating-point tensors are converted to: a torch dtype, or "bf16".
+    ema         the average that the Checkpointer was given as ema=, instead of the weights.
+    optimizer   what optimizer.load_state_dict() takes instead of weights, in a .pt file.
+    select, strip
+                patterns with *, with commas between them, of the names to export, and what is
+                removed from the beginning of these names.
+    adapter     the name of the PEFT adapter; by default the one that was active in the training,
+                or the only one.
+    shard_size  the most bytes of a file in a folder for "hf".
+    ties        "each" stores tied weights under each name, "once" under the first. By default
+                they are one tensor in a .pt file, and stored under each name in a .safetensors
+                file and once in a folder.
+    """
+    texts = {"format": format, "dtype": str(dtype or "").removeprefix("torch."), "select": select,
+             "strip": strip, "adapter": adapter, "ties": ties}
+    return _run("export", (source, target), config=config, ema=ema, optimizer=optimizer,
+                shard_size=shard_size, **{name: text or None for name, text in texts.items()})
 
 
 def verify(*paths: _Path, fast: bool = False, seals: bool = False) -> VerbReport:
@@ -84,13 +173,52 @@ def gc(run: _Path, *, keep_last: int | None = None, keep_every: int | None = Non
                 metric=metric, max=max, memory=memory, dry_run=dry_run)
 
 
-def interval(run: _Path | None = None, **options: Any) -> VerbReport:
-    """How often to save. The options are those of `holdfast interval`: mtbf="8h", stall="200ms"."""
+class JobOptions(TypedDict, total=False):
+    """What interval() and simulate() are told about a job; `holdfast interval --help` explains each."""
+
+    length: _Time
+    stall: _Time
+    persist: _Time
+    restart: _Time
+    step: _Time
+    mtbf: _Time
+    workers: str | int
+    curve: str | Iterable[str]
+    allocate: int
+    reallocate: _Time
+    objective: str
+    stop: _Time
+    hard: str | float
+    deadline: _Time
+    rungs: str
+    graceful: bool
+    price: _Time
+    second: str | float
+    budget: int
+    events: _Path | Iterable[_Path]
+    positions: int
+
+
+class IntervalOptions(JobOptions, total=False):
+    slack: str | float
+    tier: str | Iterable[str]
+
+
+class SimulateOptions(JobOptions, total=False):
+    schedules: str
+    failures: str
+    runs: int
+    seed: int
+    stop_at: _Time
+
+
+def interval(run: _Path | None = None, **options: Unpack[IntervalOptions]) -> VerbReport:
+    """How often to save, such as for mtbf="8h", stall="200ms"."""
     return _run("interval", (run,), **options)
 
 
-def simulate(run: _Path | None = None, **options: Any) -> VerbReport:
-    """What schedules of saves cost, by simulation. The options are those of `holdfast simulate`."""
+def simulate(run: _Path | None = None, **options: Unpack[SimulateOptions]) -> VerbReport:
+    """What schedules of saves cost, by simulation."""
     return _run("simulate", (run,), **options)
 
 
@@ -101,7 +229,8 @@ def _run(verb: str, positionals: Iterable[_Path | None], **options: Any) -> Verb
 
 def run_words(verb: str, *words: str) -> VerbReport:
     """Runs a verb with these words and --json."""
-    code, out, err = _native.run_verb([verb, "--json", *words])
+    with _one_at_a_time:
+        code, out, err = _native.run_verb([verb, "--json", *words])
     try:
         found = json.loads(out)
     except ValueError:
@@ -111,6 +240,8 @@ def run_words(verb: str, *words: str) -> VerbReport:
     if code not in (0, 1, _DAMAGE):  # verify names the paths that it has not found in a list
         first = found["errors"][0]
         _native._raise_error(first["code"], first["why"])
+    for step in found.get("skipped", []):
+        _log.warning("%s: %s is passed over: %s", verb, step["folder"], step["why"])
     return VerbReport(verb, code, found)
 
 

@@ -8,8 +8,6 @@
 
 #include "array.h"
 #include "env.h"
-#include "holdfast/inspect/convert.h"
-#include "holdfast/inspect/export.h"
 #include "holdfast/inspect/open_any.h"
 #include "object.h"
 #include "restored.h"
@@ -46,35 +44,6 @@ void read_into(const OpenedAny& self, const Array& array,
                          name_of(tensor.dtype), to_string(part.shape())));
   }
   unwrap(read_box(contents, id, part, to.map, to.memory));
-}
-
-Pairs convert_file(const Path& source, const Path& target) {
-  const nb::gil_scoped_release unlocked;
-  return pairs_of(unwrap(convert(env(), source, target)).from.skipped);
-}
-
-ExportOptions export_options(const nb::dict& given) {
-  const auto text = [&](const char* key) { return nb::cast<std::string>(given[key]); };
-  ExportOptions options{.format = text("format"), .config = text("config")};
-  if (!text("dtype").empty()) options.dtype = unwrap(parse_dtype(text("dtype")));
-  options.ema = nb::cast<bool>(given["ema"]);
-  options.optimizer = nb::cast<bool>(given["optimizer"]);
-  options.select = text("select");
-  options.strip = text("strip");
-  options.adapter = text("adapter");
-  options.shard_bytes = unwrap(parse_byte_count(text("shard_size")));
-  options.ties = unwrap(parse_ties(text("ties")));
-  return options;
-}
-
-// Returns the skipped steps, and the notes.
-std::pair<Pairs, std::vector<std::string>> export_file(const Path& source,
-                                                       const Path& target,
-                                                       const nb::dict& given) {
-  const ExportOptions options = export_options(given);
-  const nb::gil_scoped_release unlocked;
-  Exported done = unwrap(export_state(env(), source, target, options));
-  return {pairs_of(done.from.skipped), std::move(done.notes)};
 }
 
 std::vector<int64_t> shape_of(const Tensor& tensor) {
@@ -130,14 +99,6 @@ void bind_files(nb::module_& m) {
       .def("read_into", &read_into, nb::arg("array"), nb::arg("box").none(),
            "Reads the tensor that has the array's name, or a box of it, into the "
            "array.");
-  m.def(
-      "convert", &convert_file, nb::arg("source"), nb::arg("target"),
-      "The native side of holdfast.convert. Returns the newer steps that could not be\n"
-      "used, as (folder, why) pairs.");
-  m.def(
-      "export", &export_file, nb::arg("source"), nb::arg("target"), nb::arg("given"),
-      "The native side of holdfast.export. Returns the newer steps that could not be\n"
-      "used, as (folder, why) pairs, and notes on what was chosen.");
 }
 
 }  // namespace holdfast::python

@@ -3,11 +3,17 @@
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+sys.path.insert(0, str(Path(__file__).parent))  # so that tests can import command
+
+from small_disks import mount  # noqa: E402
 
 MEMORY = Path("/dev/shm")
 
@@ -35,3 +41,15 @@ def tmp_path(tmp_path_factory):
     folder = Path(tempfile.mkdtemp(prefix="holdfast-", dir=MEMORY))
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """The folder of a file system of 8 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    made = mount(folder, "size=8m")
+    if made.returncode != 0:
+        pytest.skip(f"cannot mount a small disk: {made.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -11,7 +12,6 @@ import holdfast
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(holdfast._native.__file__).parents[2] / "bin" / "holdfast"
-PAGE = (ROOT / "docs/studies/elastic.md").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -25,26 +25,28 @@ def study():
 def test_the_tables_of_the_page_are_made_again(study):
     makers = study.makers(study.Program(PROGRAM))
     for name in makers.keys() - {"llama-70b", "llama-405b"}:
-        assert study.held(name, PAGE) == makers[name](), f"run study/elastic.py {name} --doc"
+        assert study.section(name).held() == makers[name](), f"run study/elastic.py {name} --doc"
 
 
 def test_the_large_tables_have_all_their_rows(study):
     tables = importlib.import_module("elastic_tables")
     for name, changes in (("llama-70b", tables.LLAMA_70B), ("llama-405b", tables.LLAMA_405B)):
-        rows = study.held(name, PAGE).splitlines()[2:]
+        rows = study.section(name).held().splitlines()[2:]
         assert [row.split(" | ")[3] for row in rows] == [
             f"{tables.ranks(c.source)} → {tables.ranks(c.target)}" for c in changes]
     first = tables.LLAMA_70B[0]
     row = tables.row(study.Program(PROGRAM), first)
-    assert f"| {' | '.join(row)} |\n" in study.held("llama-70b", PAGE)
+    assert f"| {' | '.join(row)} |\n" in study.section("llama-70b").held()
 
 
-def test_a_table_that_the_page_does_not_have_is_named(study):
-    with pytest.raises(SystemExit, match="no place for the table fig-99"):
-        study.held("fig-99", PAGE)
-    changed = study.replaced("machines", "other\n", PAGE)
-    assert study.held("machines", changed) == "other\n"
-    assert study.held("fig-14", changed) == study.held("fig-14", PAGE)
+def test_a_table_that_the_page_does_not_have_is_named(study, tmp_path, monkeypatch):
+    monkeypatch.setattr(study, "PAGE", Path(shutil.copy(study.PAGE, tmp_path)))
+    with pytest.raises(SystemExit, match="the table fig-99"):
+        study.section("fig-99").held()
+    before = study.section("fig-14").held()
+    study.section("machines").write("other\n")
+    assert study.section("machines").held() == "other\n"
+    assert study.section("fig-14").held() == before
 
 
 def test_figures_with_and_without_bars_are_shown(study, tmp_path):

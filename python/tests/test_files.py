@@ -101,4 +101,6 @@ def test_what_is_no_such_file_is_refused(tmp_path):
     with pytest.raises(NotImplementedError):
         holdfast.open(tmp_path / "text")
     with pytest.raises(NotImplementedError):
+        holdfast.convert(tmp_path / "text", tmp_path / "x.npz")
+    with pytest.raises(ValueError, match="x.unknown"):
         holdfast.convert(tmp_path / "text", tmp_path / "x.unknown")

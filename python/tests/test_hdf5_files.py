@@ -1,21 +1,16 @@
 """HDF5 files of h5py, and what h5py finds in those that Holdfast wrote from them."""
 
 import json
-import subprocess
 from pathlib import Path
 
+from command import run
 import h5py
 import numpy as np
 import pytest
 
 import holdfast
 
-PROGRAM = Path(holdfast._native.__file__).parents[2] / "bin" / "holdfast"
 ODD = Path(__file__).parents[2] / "tests" / "fixtures" / "hdf5" / "odd.h5"
-
-
-def run(*words):
-    return subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True)
 
 
 def write_everything(path):

@@ -12,6 +12,7 @@ import time
 import zipfile
 from pathlib import Path
 
+from command import PROGRAM, run
 import numpy as np
 import pytest
 import torch
@@ -19,12 +20,7 @@ from safetensors.torch import save_file
 
 import holdfast
 
-PROGRAM = Path(holdfast._native.__file__).parents[2] / "bin" / "holdfast"
 FIXTURES = Path(__file__).parents[2] / "tests" / "fixtures"
-
-
-def run(*words):
-    return subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True)
 
 
 def flip(path, at):

@@ -7,19 +7,14 @@ import shutil
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
+from command import PROGRAM, run
 import numpy as np
 import pytest
 
 import holdfast
 
-PROGRAM = Path(holdfast._native.__file__).parents[2] / "bin" / "holdfast"
 RUNS = 25 if os.environ.get("HOLDFAST_LONG") else 4
-
-
-def run(*words):
-    return subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True)
 
 
 def inject(*words):

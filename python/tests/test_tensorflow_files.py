@@ -5,34 +5,26 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from command import output_of
 import pytest
-
-import holdfast
 
 ROOT = Path(__file__).parents[2]
 FIXTURES = ROOT / "tests" / "fixtures" / "tensorflow"
-PROGRAM = Path(holdfast._native.__file__).parents[2] / "bin" / "holdfast"
-
-
-def run(*words, code=0):
-    done = subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True)
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout + done.stderr
 
 
 def test_a_checkpoint_is_shown_verified_converted_and_compared(tmp_path):
     prefix = FIXTURES / "variables"
-    shown = run("show", prefix, "--tensors")
+    shown = output_of("show", prefix, "--tensors")
     assert "TensorFlow checkpoint" in shown and "301 tensors" in shown
     assert "model/layers/7/.ATTRIBUTES/VARIABLE_VALUE" in shown
-    run("verify", prefix)
+    output_of("verify", prefix)
     for target in ("there.safetensors", "there.pt", "there.npz", "there.h5"):
-        run("convert", prefix, tmp_path / target)
-        assert "301 of 301 tensors are equal" in run("diff", prefix, tmp_path / target)
+        output_of("convert", prefix, tmp_path / target)
+        assert "301 of 301 tensors are equal" in output_of("diff", prefix, tmp_path / target)
         back = tmp_path / f"back-{target}"
-        run("convert", tmp_path / target, back, "--format", "tensorflow")
-        assert "301 of 301 tensors are equal" in run("diff", prefix, back)
-        run("verify", back)
+        output_of("convert", tmp_path / target, back, "--format", "tensorflow")
+        assert "301 of 301 tensors are equal" in output_of("diff", prefix, back)
+        output_of("verify", back)
 
 
 def test_an_index_whose_end_is_damaged_is_damage(tmp_path):
@@ -43,7 +35,7 @@ def test_an_index_whose_end_is_damaged_is_damage(tmp_path):
     data[-1] ^= 1
     index.write_bytes(data)
     for name in ("two_shards", "two_shards.index"):
-        report = run("verify", tmp_path / name, code=3)
+        report = output_of("verify", tmp_path / name, code=3)
         assert "DAMAGED" in report and "the mark of an index" in report, report
 
 
@@ -54,7 +46,7 @@ def test_damage_is_named_by_file_bytes_and_tensor(tmp_path):
     data = bytearray(shard.read_bytes())
     data[50] ^= 1
     shard.write_bytes(data)
-    report = run("verify", tmp_path / "two_shards", code=3)
+    report = output_of("verify", tmp_path / "two_shards", code=3)
     assert f"{shard.name}, bytes 48 to 58, in b: has crc32c " in report, report
 
 
@@ -99,9 +91,9 @@ def test_tensorflow_restores_what_was_converted_there_and_back(tmp_path):
         assert done.returncode == 0, done.stderr
 
     tensorflow(SAVE, tmp_path / "saved")
-    run("verify", tmp_path / "saved")
+    output_of("verify", tmp_path / "saved")
     for target in ("there.safetensors", "there.pt", "there.npz", "there.h5"):
-        run("convert", tmp_path / "saved", tmp_path / target)
+        output_of("convert", tmp_path / "saved", tmp_path / target)
         back = tmp_path / f"back-{target}"
-        run("convert", tmp_path / target, back, "--format", "tensorflow")
+        output_of("convert", tmp_path / target, back, "--format", "tensorflow")
         tensorflow(RESTORE, back)

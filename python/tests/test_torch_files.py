@@ -3,23 +3,16 @@
 import json
 import logging
 import shutil
-import subprocess
 from pathlib import Path
 
+from command import output_of
 import pytest
 import torch
 
 import holdfast
 
-PROGRAM = Path(holdfast._native.__file__).parents[2] / "bin" / "holdfast"
 FIXTURES = Path(__file__).parents[2] / "tests" / "fixtures"
 LEGACY = {"_use_new_zipfile_serialization": False}
-
-
-def run(*words, code=0):
-    done = subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True)
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout + done.stderr
 
 
 def same_bits(seen, want):
@@ -62,8 +55,8 @@ def test_views_that_repeat_or_change_elements_are_read_as_torch_uses_them(tmp_pa
         assert tuple(contents[name].shape) == tuple(want.shape)
         assert same_bits(contents.read(name), want), name
     assert contents.read("expanded", holdfast.Box([(1, 3), (2, 4)])).tolist() == [[1, 1], [2, 2]]
-    run("convert", path, tmp_path / "a.safetensors")
-    assert "6 of 6 tensors are equal" in run("diff", path, tmp_path / "a.safetensors")
+    output_of("convert", path, tmp_path / "a.safetensors")
+    assert "6 of 6 tensors are equal" in output_of("diff", path, tmp_path / "a.safetensors")
 
 
 def test_a_damaged_storage_of_an_expanded_view_is_seen(tmp_path):
@@ -136,12 +129,12 @@ def test_one_odd_object_is_left_out_by_name_and_the_rest_is_read(tmp_path, caplo
     with caplog.at_level(logging.WARNING, "holdfast"):
         assert "empty" not in holdfast.load(path)["model"]
     assert "node.me: contains itself; it is left out" in caplog.text
-    assert "left out: list.1: is a tensor of the device meta" in run("show", path)
-    assert "node.me: contains itself" in json.loads(run("show", path, "--json"))["left_out"]
-    run("verify", path)
-    done = run("convert", path, tmp_path / "a.safetensors")
+    assert "left out: list.1: is a tensor of the device meta" in output_of("show", path)
+    assert "node.me: contains itself" in json.loads(output_of("show", path, "--json"))["left_out"]
+    output_of("verify", path)
+    done = output_of("convert", path, tmp_path / "a.safetensors")
     assert "left out: model.empty: is a tensor" in done
-    assert "not compared: model.empty: is a tensor" in run("diff", path, path, code=1)
+    assert "not compared: model.empty: is a tensor" in output_of("diff", path, path, code=1)
 
 
 def test_a_whole_module_of_the_old_format_gives_its_tensors(tmp_path):
@@ -169,11 +162,11 @@ def test_a_file_of_the_old_format_is_read_patched_and_converted(tmp_path, protoc
     assert torch.equal(loaded["half"], state["half"])
     assert all(torch.equal(loaded["model"][k], v) for k, v in state["model"].items())
     assert loaded["optimizer"]["state"][0]["step"] == 1
-    assert "contents not checked" in run("verify", path)
-    run("convert", path, tmp_path / "new.pt")
-    assert "tensors are equal, and so are the objects" in run("diff", path, tmp_path / "new.pt")
-    run("inject", path, tmp_path / "hurt.pt", "--seed", "1", "--checksums", "consistent")
-    assert "1 differs" in run("diff", path, tmp_path / "hurt.pt", code=1)
+    assert "contents not checked" in output_of("verify", path)
+    output_of("convert", path, tmp_path / "new.pt")
+    assert "tensors are equal, and so are the objects" in output_of("diff", path, tmp_path / "new.pt")
+    output_of("inject", path, tmp_path / "hurt.pt", "--seed", "1", "--checksums", "consistent")
+    assert "1 differs" in output_of("diff", path, tmp_path / "hurt.pt", code=1)
     torch.load(tmp_path / "hurt.pt", weights_only=False)
 
 
@@ -221,26 +214,26 @@ def test_a_folder_of_bin_files_is_read_verified_converted_and_patched(shards, tm
         assert contents.read("mask").tolist() == [1, 1, 1, 1]
     loaded = holdfast.load(shards)
     assert loaded["embed.weight"] is loaded["head.weight"]
-    run("verify", shards)
-    run("convert", shards, tmp_path / "a.safetensors")
-    run("diff", shards, tmp_path / "a.safetensors")
-    run("inject", shards, "--in-place", "--seed", "3", "--checksums",
+    output_of("verify", shards)
+    output_of("convert", shards, tmp_path / "a.safetensors")
+    output_of("diff", shards, tmp_path / "a.safetensors")
+    output_of("inject", shards, "--in-place", "--seed", "3", "--checksums",
         "consistent", "--tensors", "embed.weight")
-    run("verify", shards)
-    run("diff", shards, tmp_path / "a.safetensors", code=1)
+    output_of("verify", shards)
+    output_of("diff", shards, tmp_path / "a.safetensors", code=1)
 
 
 def test_a_folder_of_bin_files_that_contradicts_its_index_is_damaged(shards):
     first = shards / "pytorch_model-00001-of-00002.bin"
     whole = first.read_bytes()
     torch.save({"embed.weight": torch.ones(1)}, first)
-    assert 'has no tensor "head.weight"' in run("show", shards, code=3)
+    assert 'has no tensor "head.weight"' in output_of("show", shards, code=3)
     torch.save({"embed.weight": torch.ones(1), "mask": torch.ones(1)}, first)
-    assert 'has the tensor "mask", which the index does not map' in run("show", shards, code=3)
+    assert 'has the tensor "mask", which the index does not map' in output_of("show", shards, code=3)
     first.write_bytes(whole[:-9])
-    assert "DAMAGED" in run("verify", shards, code=3)
+    assert "DAMAGED" in output_of("verify", shards, code=3)
     first.unlink()
-    assert "is missing, but the index names it" in run("verify", shards, code=3)
+    assert "is missing, but the index names it" in output_of("verify", shards, code=3)
 
 
 def test_a_folder_of_one_bin_file_needs_no_index(tmp_path):
@@ -257,12 +250,12 @@ def test_a_saved_model_is_read_verified_and_patched(tmp_path):
     for file in (FIXTURES / "tensorflow").glob("two_shards.*"):
         shutil.copy(file, folder / "variables" / file.name.replace("two_shards", "variables"))
     prefix = FIXTURES / "tensorflow" / "two_shards"
-    assert "TensorFlow checkpoint" in run("show", folder)
-    run("verify", folder)
-    run("diff", folder, prefix)
-    run("inject", folder, "--in-place", "--seed", "1", "--checksums", "consistent")
-    run("verify", folder)
-    run("diff", folder, prefix, code=1)
+    assert "TensorFlow checkpoint" in output_of("show", folder)
+    output_of("verify", folder)
+    output_of("diff", folder, prefix)
+    output_of("inject", folder, "--in-place", "--seed", "1", "--checksums", "consistent")
+    output_of("verify", folder)
+    output_of("diff", folder, prefix, code=1)
 
 
 @pytest.mark.parametrize("names, tool", [
@@ -276,6 +269,6 @@ def test_folders_of_other_tools_are_named_with_what_converts_them(tmp_path, name
     for name in names:
         path = tmp_path / name
         path.mkdir() if name.endswith("/") else path.write_bytes(b"x")
-    assert tool in run("show", tmp_path, code=1)
+    assert tool in output_of("show", tmp_path, code=1)
     with pytest.raises(NotImplementedError, match=tool.replace(".", r"\.")):
         holdfast.open(tmp_path)

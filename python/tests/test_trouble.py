@@ -4,10 +4,10 @@ older checkpoints stay undamaged, and the next save works once the cause is gone
 import errno
 import os
 import shutil
-import subprocess
 
 import numpy as np
 import pytest
+from small_disks import fill, remount
 
 import holdfast
 
@@ -34,32 +34,6 @@ def assert_clear(error, *words):
     assert all(word in text for word in words), text
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 8 MiB: its folder, and a function that remounts it."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-
-    def mount(options):
-        return subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)],
-                              capture_output=True, text=True, check=False)
-
-    mounted = mount("size=8m")
-    if mounted.returncode != 0:
-        pytest.skip(f"cannot mount a small disk: {mounted.stderr.strip()}")
-    try:
-        yield folder, lambda options: mount(f"remount,{options}").check_returncode()
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
-
-
-def fill(folder, leave):
-    """Fills the disk except for `leave` bytes."""
-    free = os.statvfs(folder)
-    with open(folder / "filler", "wb") as file:
-        file.write(bytes(free.f_bavail * free.f_frsize - leave))
-
-
 def no_space(handle):
     with pytest.raises(OSError) as error:
         handle.durable()
@@ -68,7 +42,7 @@ def no_space(handle):
 
 
 def test_a_full_disk_keeps_the_older_step_and_the_next_save_works(small_disk):
-    folder, _ = small_disk
+    folder = small_disk
     run = folder / "run"
     with holdfast.Saver(run, writing=holdfast.Writing(space_reserve=0)) as saver:
         saver.save(1, state(1)).durable()
@@ -82,7 +56,7 @@ def test_a_full_disk_keeps_the_older_step_and_the_next_save_works(small_disk):
 
 
 def test_a_disk_that_fills_up_in_the_middle_of_a_save_is_the_same(small_disk):
-    folder, _ = small_disk
+    folder = small_disk
     run = folder / "run"
     with holdfast.Saver(run, writing=holdfast.Writing(space_reserve=0)) as saver:
         saver.save(1, state(1)).durable()
@@ -96,7 +70,7 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_save_is_the_same(small_disk):
 
 
 def test_the_reserve_is_left_free(small_disk):
-    folder, _ = small_disk
+    folder = small_disk
     with pytest.raises(OSError):
         with holdfast.Saver(folder / "run",
                             writing=holdfast.Writing(space_reserve=100 * MIB)) as saver:
@@ -104,7 +78,7 @@ def test_the_reserve_is_left_free(small_disk):
 
 
 def test_failures_are_raised_by_a_save_only_where_fail_after_says_so(small_disk):
-    folder, _ = small_disk
+    folder = small_disk
     for fail_after in (None, 0):
         with holdfast.Saver(folder / "run", fail_after=fail_after,
                             writing=holdfast.Writing(space_reserve=0)) as saver:
@@ -123,7 +97,7 @@ def test_failures_are_raised_by_a_save_only_where_fail_after_says_so(small_disk)
 
 
 def test_close_raises_what_the_last_save_did(small_disk):
-    folder, _ = small_disk
+    folder = small_disk
     saver = holdfast.Saver(folder / "run", writing=holdfast.Writing(space_reserve=0))
     saver.save(1, state(1)).durable()
     fill(folder, MIB // 2)
@@ -134,24 +108,24 @@ def test_close_raises_what_the_last_save_did(small_disk):
 
 
 def test_a_disk_that_becomes_read_only_is_read_from_all_the_same(small_disk):
-    folder, remount = small_disk
+    folder = small_disk
     run = folder / "run"
     saver = holdfast.Saver(run, writing=holdfast.Writing(space_reserve=0))
     saver.save(1, state(1)).durable()
-    remount("ro")
+    remount(folder, "ro")
     with pytest.raises(OSError) as error:
         saver.save(2, state(2)).durable()
     assert_clear(error, str(run), "Read-only")
     assert restored_step(run) == 1
-    remount("rw")
+    remount(folder, "rw")
     saver.save(3, state(3)).durable()
     saver.close()
     assert restored_step(run) == 3
 
 
 def test_a_read_only_disk_is_refused_at_the_start(small_disk):
-    folder, remount = small_disk
-    remount("ro")
+    folder = small_disk
+    remount(folder, "ro")
     with pytest.raises(OSError) as error:
         holdfast.Saver(folder / "run")
     assert_clear(error, str(folder / "run"), "Read-only")

@@ -1,8 +1,12 @@
 """The verbs of the command line as functions of the package."""
 
 import inspect
+import os
 import re
+import signal
 import subprocess
+import threading
+import typing
 from pathlib import Path
 
 import numpy
@@ -10,7 +14,6 @@ import pytest
 from safetensors.numpy import save_file
 
 import holdfast
-from holdfast import verbs
 
 PROGRAM = Path(holdfast._native.__file__).parents[2] / "bin" / "holdfast"
 OF_ALL = {"help", "json", "quiet", "verbose"}
@@ -29,14 +32,22 @@ def flip_last_byte(path):
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize("verb", ["verify", "diff", "repair", "reshard", "seal", "gc"])
+def options_of(function):
+    """The options of a function, with those that its **options may have."""
+    named = inspect.signature(function).parameters.values()
+    more = [typing.get_args(hint)[0] for hint in typing.get_type_hints(function).values()
+            if typing.get_origin(hint) is typing.Unpack]
+    names = [one.name for one in named if one.kind is one.KEYWORD_ONLY]
+    names += [name for one in more for name in typing.get_type_hints(one)]
+    return {name.rstrip("_").replace("_", "-") for name in names}
+
+
+@pytest.mark.parametrize("verb", ["ls", "show", "pin", "unpin", "convert", "export", "verify", "diff",
+                                  "repair", "reshard", "seal", "gc", "interval", "simulate"])
 def test_a_function_has_the_options_of_its_verb(verb):
     help = subprocess.run([PROGRAM, verb, "--help"], capture_output=True, text=True, check=True).stdout
     of_verb = set(re.findall(r"^ +(?:-\w,)?--([a-z-]+)", help, re.M)) - OF_ALL
-    parameters = inspect.signature(getattr(verbs, verb)).parameters.values()
-    of_function = {one.name.rstrip("_").replace("_", "-") for one in parameters
-                   if one.kind is one.KEYWORD_ONLY}
-    assert of_function == of_verb
+    assert options_of(getattr(holdfast, verb)) == of_verb
 
 
 def test_damage_and_differences_are_results(file, tmp_path):
@@ -68,6 +79,42 @@ def test_a_checkpoint_is_cut_again_and_planned(file, tmp_path):
     assert holdfast.reshard(file, tmp_path / "run", to="whole", format="native").ok
     assert holdfast.diff(file, tmp_path / "run").ok
     assert holdfast.gc(tmp_path / "run", keep_last=1, dry_run=True).ok
+
+
+def test_runs_are_listed_shown_and_pinned(file, tmp_path):
+    holdfast.reshard(file, tmp_path / "run", to="whole", format="native")
+    listed = holdfast.ls(tmp_path)
+    assert listed.ok and [len(run["steps"]) for run in listed["runs"]] == [1]
+    step = listed["runs"][0]["steps"][0]["folder"]
+    shown = holdfast.show(tmp_path / "run", layout=True)
+    assert [one["name"] for one in shown["tensors"]] == [f"layers.{i}.mlp.fc1.weight" for i in range(2)]
+    assert holdfast.pin(tmp_path / "run", step)["pinned"]
+    assert not holdfast.unpin(tmp_path / "run", step)["pinned"]
+
+
+def test_what_is_converted_and_exported_is_told(file, tmp_path):
+    converted = holdfast.convert(file, tmp_path / "model", format="npz")
+    assert converted.ok and (converted["format"], converted["tensors"]) == ("npz", 2)
+    exported = holdfast.export(file, tmp_path / "model.safetensors.2", format="safetensors", dtype="bf16")
+    assert exported.ok and exported["notes"] == []
+    assert holdfast.show(tmp_path / "model.safetensors.2")["tensors"][0]["dtype"] == "BF16"
+
+
+def test_ctrl_c_works_after_verbs_of_several_threads(tmp_path):
+    numpy.savez(tmp_path / "a.npz", w=numpy.zeros(1 << 18))
+
+    def convert(thread):
+        for i in range(10):
+            holdfast.convert(tmp_path / "a.npz", tmp_path / f"{thread}-{i}.safetensors")
+
+    threads = [threading.Thread(target=convert, args=(thread,)) for thread in range(4)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+        threading.Event().wait(5)
 
 
 def test_times_of_saves_are_planned():

@@ -10,14 +10,15 @@ beside the campaigns that are in WORK. It touches nothing if one of them is ther
 contents.
 """
 
-import argparse
 import sys
 import tarfile
 from concurrent.futures import ProcessPoolExecutor
 from itertools import repeat
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
 from cells import Cell, all_campaigns
+from measuring.options import parser
 from results import machine_note
 
 KEPT = ("campaign.json", "trials.jsonl")
@@ -97,12 +98,11 @@ def unpack_group(path: Path, work: Path) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", choices=("pack", "unpack"))
-    parser.add_argument("source", type=Path)
-    parser.add_argument("target", type=Path)
-    args = parser.parse_args()
+    made = parser(__doc__)
+    made.add_argument("action", choices=("pack", "unpack"))
+    made.add_argument("source", type=Path)
+    made.add_argument("target", type=Path)
+    args = made.parse_args()
     try:
         done = {"pack": pack, "unpack": unpack}[args.action](args.source, args.target)
     except (ValueError, OSError, tarfile.TarError) as error:

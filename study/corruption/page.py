@@ -6,14 +6,17 @@ The text of the page stands in template.md beside this script. Nothing is measur
 makes the page again and compares.
 """
 
+import sys
 from collections.abc import Iterable
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
 import cells as study
 from cells import BITS, COUNTS, CRUCIAL, LAYERS, ROLES, WIDTHS, Cell, all_cells
 from holdfast.statistics import OUTCOMES, mcnemar_p, wilson_interval
+from measuring.pages import Section, table
 from results import Machine, machine_words, read
 from verdicts import (
     Verdict,
@@ -30,9 +33,8 @@ from verdicts import (
 
 DOCS = Path(__file__).resolve().parents[2] / "docs/studies"
 TEMPLATE = Path(__file__).with_name("template.md")
-PAGE, PAPERS = DOCS / "corruption.md", DOCS / "papers.md"
-BEGIN = "<!-- made by study/corruption/page.py: begin -->\n"
-END = "<!-- made by study/corruption/page.py: end -->\n"
+PAGE = DOCS / "corruption.md"
+PAPERS = Section.made_by(DOCS / "papers.md", "study/corruption/page.py")
 
 NONE = {"trials": 0, "outcomes": {}, "struck": {}, "signed": {}, "low_first": 0, "seconds": 0.0}
 NO_PAIR = {"pairs": 0, "only_first": 0, "only_second": 0, "both": 0, "same_outcome": 0,
@@ -86,11 +88,6 @@ def findings(results: Results) -> list[tuple[str, str, Verdict]]:
     ]  # fmt: skip
     return [(name, results.ran(cells), when_all_have_run(verdict, *results.counts(cells)))
             for name, cells, verdict in found]  # fmt: skip
-
-
-def table(head: list[str], rows: Iterable[list[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def share(hits: int, trials: int) -> str:
@@ -336,8 +333,7 @@ def papers_text(given: dict[str, Any]) -> str:
 
 def write_pages(given: dict[str, Any]) -> None:
     PAGE.write_text(make_page(given))
-    before, _, rest = PAPERS.read_text().partition(BEGIN)
-    PAPERS.write_text(before + BEGIN + papers_text(given) + END + rest.partition(END)[2])
+    PAPERS.write(papers_text(given))
 
 
 if __name__ == "__main__":

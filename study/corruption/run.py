@@ -28,7 +28,10 @@ from fnmatch import fnmatch
 from importlib import metadata
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
 from cells import BASES, Cell, Job, all_campaigns
+from measuring.machines import processor
+from measuring.options import parser
 from other_frameworks import FRAMEWORKS, convert_base, export_start
 from results import (
     Machine,
@@ -284,51 +287,40 @@ def side_by_side(cell: Cell, jobs: int) -> int:
 
 
 def describe_machine() -> Machine:
-    return {"CPU": " ".join(filter(None, (platform.machine(), cpu_model()))),
+    return {"CPU": " ".join(filter(None, (platform.machine(), processor()))),
             "cores": str(os.cpu_count()), "torch": metadata.version("torch")}  # fmt: skip
 
 
-def cpu_model() -> str:
-    """The model of the CPU, as Linux names it; empty if it does not."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return ""
-    return next((line.partition(":")[2].strip() for line in lines
-                 if line.startswith("model name")), "")  # fmt: skip
-
-
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--work", type=Path, default=ROOT / ".cache/campaign",
-                        help="the folder of the campaigns")
-    parser.add_argument("--program", type=Path, default=ROOT / ".venv/bin/holdfast")
-    parser.add_argument("--scale", type=float, default=1.0,
-                        help="the share of the planned trials to run, above 0 and up to 1")
-    parser.add_argument("--only", nargs="*", default=["*"], help="patterns of cells to run")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(),
-                        help="how many processes train side by side")
-    parser.add_argument("--minutes", type=float, default=math.inf,
-                        help="stop after so many minutes; the next call continues")
-    parser.add_argument("--anew", action="store_true",
-                        help="begin campaigns again that another machine left unfinished")
-    parser.add_argument("--prepare", action="store_true",
-                        help="make the checkpoints and plans, and run nothing")
-    pages = parser.add_mutually_exclusive_group()
+    made = parser(__doc__)
+    made.add_argument("--work", type=Path, default=ROOT / ".cache/campaign",
+                      help="the folder of the campaigns")
+    made.add_argument("--program", type=Path, default=ROOT / ".venv/bin/holdfast")
+    made.add_argument("--scale", type=float, default=1.0,
+                      help="the share of the planned trials to run, above 0 and up to 1")
+    made.add_argument("--only", nargs="*", default=["*"], help="patterns of cells to run")
+    made.add_argument("--jobs", type=int, default=os.cpu_count(),
+                      help="how many processes train side by side")
+    made.add_argument("--minutes", type=float, default=math.inf,
+                      help="stop after so many minutes; the next call continues")
+    made.add_argument("--anew", action="store_true",
+                      help="begin campaigns again that another machine left unfinished")
+    made.add_argument("--prepare", action="store_true",
+                      help="make the checkpoints and plans, and run nothing")
+    pages = made.add_mutually_exclusive_group()
     pages.add_argument("--no-page", action="store_true", help="leave results and page alone")
     pages.add_argument("--only-page", action="store_true",
                        help="add the campaigns in --work to results and page, and run nothing")
-    args = parser.parse_args()
+    args = made.parse_args()
     if not 0 < args.scale <= 1:
-        parser.error(f"--scale: {args.scale}; expected a number above 0 and up to 1")
+        made.error(f"--scale: {args.scale}; expected a number above 0 and up to 1")
     if not args.minutes > 0:
-        parser.error(f"--minutes: {args.minutes}; expected a number above 0")
+        made.error(f"--minutes: {args.minutes}; expected a number above 0")
     if args.jobs < 1:
-        parser.error(f"--jobs: {args.jobs}; expected at least 1")
+        made.error(f"--jobs: {args.jobs}; expected at least 1")
     if not args.only_page and not os.access(args.program, os.X_OK):
-        parser.error(f"--program: {args.program} cannot be run; expected the holdfast command, "
-                     "which `make build` makes")  # fmt: skip
+        made.error(f"--program: {args.program} cannot be run; expected the holdfast command, "
+                   "which `make build` makes")  # fmt: skip
     return args
 
 

@@ -1,4 +1,4 @@
-"""What was made one mechanism stays one."""
+"""What was made one mechanism stays one: house_test.py [BUILD], a configured build folder."""
 
 import sys
 import tempfile
@@ -9,6 +9,9 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import house  # noqa: E402: it is beside the scripts
+
+# Without a build, what needs the dependencies that CMake wrote is skipped.
+BUILD = Path(sys.argv.pop()) if len(sys.argv) > 1 and Path(sys.argv[-1]).is_dir() else None
 
 
 class HouseTest(unittest.TestCase):
@@ -28,6 +31,25 @@ class HouseTest(unittest.TestCase):
                 path.write_text(text)
             seen = house.statistics_again(Path(folder))
         self.assertEqual(sorted(fault.partition(":")[0] for fault in seen), sorted(planted))
+
+    def test_names_of_tensors_are_in_one_table(self):
+        self.assertEqual([file.name for file in house.tables_of_names()], ["tensor_tables.cpp"])
+
+    @unittest.skipIf(BUILD is None, "no build folder was given")
+    def test_every_dependency_is_used_and_only_faces_have_many(self):
+        self.assertEqual(house.unused_arrows(BUILD), [])
+        self.assertLessEqual(house.with_many_dependencies(BUILD), house.FACES)
+
+    def test_a_part_with_many_dependencies_is_seen(self):
+        names = [f"p{i}" for i in range(house.MOST_DEPENDENCIES + 1)]
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "arrows.txt").write_text(
+                f"wide 3 {' '.join(names)} |\nfull 3 {' '.join(names[1:])} | {names[0]}\nbase 0 |\n")
+            self.assertEqual(house.with_many_dependencies(Path(folder)), {"wide"})
+
+    def test_mending_outside_of_repair_is_seen_by_its_name(self):
+        self.assertTrue(all(map(house.MENDS.search, ("seal_mend.cpp", "repair.h", "step_repair.cpp"))))
+        self.assertFalse(any(map(house.MENDS.search, ("recommend.cpp", "amendment.h"))))
 
     def test_it_counts(self):
         counted = house.count(None)

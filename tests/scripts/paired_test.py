@@ -1,13 +1,23 @@
-"""bench/paired.py must find a real difference, and none where there is only noise."""
+"""bench/measuring must find a real difference, and none where there is only noise; it must tell a bar
+that is missed from one that is met, and replace nothing but the section that it made."""
 
+import contextlib
+import io
+import json
 import math
 import random
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
-from paired import Interval, difference, in_turns, interval, quantile
+from measuring import results
+from measuring.events import events_of
+from measuring.machines import is_busy
+from measuring.options import parser
+from measuring.pages import Section, table
+from measuring.paired import Interval, difference, in_turns, interval, quantile
 
 
 class PairedTest(unittest.TestCase):
@@ -54,6 +64,65 @@ class PairedTest(unittest.TestCase):
     def test_only_an_interval_above_the_bar_exceeds_it(self) -> None:
         self.assertFalse(Interval(6, 4, 8, 0.95).exceeds(4))
         self.assertTrue(Interval(6, 4.1, 8, 0.95).exceeds(4))
+
+
+class ResultsTest(unittest.TestCase):
+    def bars(self) -> results.Bars:
+        made = results.Bars()
+        self.enterContext(contextlib.redirect_stdout(io.StringIO()))
+        made.show("a figure without a bar", 7.0)
+        made.at_most("at the bar", 2.0, 2.0)
+        made.at_least("above it", 3.0, 2.0)
+        made.at_most("an interval that reaches below the bar", Interval(6, 4, 8, 0.95), 4.0)
+        return made
+
+    def test_one_missed_bar_fails_all(self) -> None:
+        self.assertTrue(self.bars().passed)
+        for miss in (lambda bars: bars.at_most("more", 2.1, 2.0),
+                     lambda bars: bars.at_least("less", 1.9, 2.0),
+                     lambda bars: bars.at_most("no number", math.nan, 2.0),
+                     lambda bars: bars.at_most("an interval", Interval(6, 4.1, 8, 0.95), 4.0)):
+            bars = self.bars()
+            miss(bars)
+            self.assertFalse(bars.passed)
+
+    def test_the_file_has_the_figures(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            results.write(path := Path(folder) / "figures.json", self.bars().figures)
+            self.assertEqual(json.loads(path.read_text())["above it"],
+                             {"median": 3.0, "bar": 2.0, "passed": True})
+        results.write(None, {})
+
+    def test_only_the_options_that_are_named_are_there(self) -> None:
+        self.assertEqual(vars(parser("what it measures", rounds=5, json=None).parse_args(["--json", "a"])),
+                         {"rounds": 5, "json": Path("a")})
+
+    def test_a_machine_with_half_of_its_cores_at_work_is_quiet(self) -> None:
+        self.assertFalse(is_busy({"load": 1.0, "cores": 2}))
+        self.assertTrue(is_busy({"load": 1.1, "cores": 2}))
+
+    def test_a_line_that_a_kill_cut_off_is_no_event(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "events").mkdir()
+            (Path(folder) / "events/rank-0000.jsonl").write_text(
+                '{"event": "a", "mono_ns": 2}\n{"event": "b", "mono_ns": 3}\n{"event": "a", "mo')
+            (Path(folder) / "events/rank-0001.jsonl").write_text('{"event": "a", "mono_ns": 1}\n')
+            self.assertEqual([one["mono_ns"] for one in events_of(Path(folder), "a")], [1, 2])
+
+
+class SectionTest(unittest.TestCase):
+    def test_what_stands_around_a_section_stays(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            (page := Path(folder) / "page.md").write_text("before\n<!-- made by a: begin -->\nold\n"
+                                                          "<!-- made by a: end -->\nafter\n")
+            section = Section.made_by(page, "a")
+            self.assertEqual(section.held(), "old\n")
+            section.write(table(["x", "y"], [["1", "2"]]) + "\n")
+            self.assertEqual(section.held(), "| x | y |\n|---|---|\n| 1 | 2 |\n")
+            self.assertTrue(page.read_text().startswith("before\n"))
+            self.assertTrue(page.read_text().endswith("\nafter\n"))
+            with self.assertRaisesRegex(SystemExit, "has no lines <!-- made by b: begin -->"):
+                Section.made_by(page, "b").write("new")
 
 
 if __name__ == "__main__":

@@ -10,9 +10,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
-from recovery_figures import Figures, this_machine
+from measuring.machines import this_machine
+from measuring.pages import Section
+from recovery_figures import Figures
 from recovery_jobs import Kill, Line
-from recovery_page import BEGIN, DOCS, END, ratios, sections
+from recovery_page import COMMAND, DOCS, ratios, sections
 
 FIGURES = json.loads((ROOT / "bench/results/recovery.json").read_text())
 OTHER = {"machine": "pdp11", "processor": "", "cores": 1, "load": 0.0}
@@ -25,8 +27,8 @@ def recovery_page(figures: dict) -> str:
 class RecoveryPageTest(unittest.TestCase):
     def test_the_pages_hold_what_the_script_makes(self):
         for page, made in sections(FIGURES).items():
-            held = page.read_text().partition(BEGIN)[2].partition(END)[0]
-            self.assertEqual(held, made, f"{page}: run bench/recovery_bench.py --doc")
+            held = Section.made_by(page, COMMAND).held()
+            self.assertEqual(held, made, f"{page}: run {COMMAND}")
 
     def test_another_figure_gives_another_page(self):
         other = copy.deepcopy(FIGURES)

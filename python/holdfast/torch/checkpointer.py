@@ -371,7 +371,7 @@ class Checkpointer:
         """Checks that the run may be written to, and lets ranks compare. Returns the loss."""
         if not self._is_attached:
             self.check_new()
-        self._watch.meet(step)
+        self._watch.compare(step)
         return self._losses.newest(loss)
 
     def check_new(self, expected: str = "resume() before the first step, or another folder") -> None:

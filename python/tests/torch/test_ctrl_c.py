@@ -3,6 +3,7 @@
 import os
 import signal
 
+from command import saved_steps
 import pytest
 import torch
 from ranks import run_ranks
@@ -42,10 +43,6 @@ def press():
     return "noted"
 
 
-def saved(run):
-    return [int(path.name[5:]) for path in sorted(run.glob("step-*"))]
-
-
 @pytest.fixture(autouse=True)
 def usual_handler():
     """Leaves the handler of the tests as it was, also if a test fails."""
@@ -61,7 +58,7 @@ def test_the_first_ctrl_c_saves_at_the_next_step(tmp_path, capfd):
     assert "the next ck.step() saves and then ends the training" in capfd.readouterr().err
     with pytest.raises(KeyboardInterrupt, match="step 3 is kept"):
         loop.run([3])
-    assert saved(tmp_path) == [3]
+    assert saved_steps(tmp_path) == [3]
     expected = loop.model.weight.clone()
     loop.ck.close()
     again = Loop(tmp_path)
@@ -74,7 +71,7 @@ def test_a_second_ctrl_c_ends_at_once_and_saves_nothing(tmp_path):
     loop.run(range(3))
     assert [press(), press()] == ["noted", "interrupted"]
     loop.ck.leave(KeyboardInterrupt())
-    assert saved(tmp_path) == []
+    assert saved_steps(tmp_path) == []
 
 
 def test_ctrl_c_before_the_first_step_and_after_the_end_is_as_usual(tmp_path):
@@ -98,7 +95,7 @@ def test_a_script_that_catches_it_may_save_and_go_on(tmp_path):
     with pytest.raises(KeyboardInterrupt, match="step 5 is kept"):
         loop.run([5])
     loop.ck.close()
-    assert saved(tmp_path) == [2, 5]
+    assert saved_steps(tmp_path) == [2, 5]
 
 
 def test_close_saves_the_end_before_ctrl_c_takes_effect(tmp_path):
@@ -107,7 +104,7 @@ def test_close_saves_the_end_before_ctrl_c_takes_effect(tmp_path):
     assert press() == "noted"  # in a long validation, say
     with pytest.raises(KeyboardInterrupt):
         loop.ck.close()
-    assert saved(tmp_path) == [2]
+    assert saved_steps(tmp_path) == [2]
 
 
 def test_such_an_end_is_no_failure(tmp_path):
@@ -190,4 +187,4 @@ def stop(rank, world, run):
 def test_ctrl_c_to_one_rank_stops_all_at_the_same_step(tmp_path):
     (step, code), (other, how) = run_ranks(2, stop, str(tmp_path))
     assert (step, code, how) == (other, 143, "interrupted")
-    assert saved(tmp_path) == [step]
+    assert saved_steps(tmp_path) == [step]

@@ -1,9 +1,8 @@
 """Folders of torch.distributed.checkpoint: read, written, verified and converted as files."""
 
 import pickle
-import subprocess
-from pathlib import Path
 
+from command import output_of
 import numpy as np
 import pytest
 import torch
@@ -17,19 +16,12 @@ from torch.distributed.fsdp import fully_shard
 
 import holdfast
 
-PROGRAM = Path(holdfast._native.__file__).parents[2] / "bin" / "holdfast"
 DTYPES = [torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16,
           torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64,
           torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz,
           torch.float8_e8m0fnu, torch.complex64, torch.complex128]
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
-
-
-def run(*words, code=0):
-    done = subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True, check=False)
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout + done.stderr
 
 
 def bits(tensor):
@@ -74,14 +66,14 @@ def state_of_all_kinds():
 def test_all_kinds_of_values_go_both_ways(tmp_path):
     state = state_of_all_kinds()
     dcp.save(state, checkpoint_id=tmp_path / "theirs", no_dist=True)
-    run("verify", tmp_path / "theirs")
+    output_of("verify", tmp_path / "theirs")
     opened = holdfast.open(tmp_path / "theirs")
     assert opened["model.transposed"].shape == [5, 3] and opened.objects["epoch"] == 3
-    run("convert", tmp_path / "theirs", tmp_path / "x.pt")
+    output_of("convert", tmp_path / "theirs", tmp_path / "x.pt")
     assert same(torch.load(tmp_path / "x.pt"), state)
 
-    run("convert", tmp_path / "x.pt", tmp_path / "ours", "--format", "dcp")
-    assert "are equal, and so are the objects" in run("diff", tmp_path / "theirs", tmp_path / "ours")
+    output_of("convert", tmp_path / "x.pt", tmp_path / "ours", "--format", "dcp")
+    assert "are equal, and so are the objects" in output_of("diff", tmp_path / "theirs", tmp_path / "ours")
     loaded = zeroed(state)
     dcp.load(loaded, checkpoint_id=tmp_path / "ours", no_dist=True)
     assert same(loaded, state)
@@ -92,9 +84,9 @@ def test_all_kinds_of_values_go_both_ways(tmp_path):
 @pytest.mark.parametrize("through", ["x.safetensors", "x.npz", "x.pt"])
 def test_other_formats_keep_all_that_a_folder_has(tmp_path, through):
     dcp.save(state_of_all_kinds(), checkpoint_id=tmp_path / "a", no_dist=True)
-    run("convert", tmp_path / "a", tmp_path / through)
-    run("convert", tmp_path / through, tmp_path / "b", "--format", "dcp")
-    assert "are equal, and so are the objects" in run("diff", tmp_path / "a", tmp_path / "b")
+    output_of("convert", tmp_path / "a", tmp_path / through)
+    output_of("convert", tmp_path / through, tmp_path / "b", "--format", "dcp")
+    assert "are equal, and so are the objects" in output_of("diff", tmp_path / "a", tmp_path / "b")
 
 
 def test_keys_that_are_not_texts_are_texts_for_torch_and_come_back(tmp_path):
@@ -105,8 +97,8 @@ def test_keys_that_are_not_texts_are_texts_for_torch_and_come_back(tmp_path):
     tied = torch.rand(4)
     state = {"optim": optimizer.state_dict(), "a": tied, "b": tied, "pair": (torch.ones(2), 1)}
     torch.save(state, tmp_path / "x.pt")
-    run("convert", tmp_path / "x.pt", tmp_path / "folder", "--format", "dcp")
-    run("convert", tmp_path / "folder", tmp_path / "y.pt")
+    output_of("convert", tmp_path / "x.pt", tmp_path / "folder", "--format", "dcp")
+    output_of("convert", tmp_path / "folder", tmp_path / "y.pt")
     back = torch.load(tmp_path / "y.pt")
     assert same(back, state) and back["a"].data_ptr() == back["b"].data_ptr()
     loaded = {"optim": zeroed(state["optim"]), "a": torch.zeros(4), "b": torch.zeros(4)}
@@ -120,7 +112,7 @@ def test_keys_that_are_not_texts_are_texts_for_torch_and_come_back(tmp_path):
 def test_the_metadata_that_we_write_is_that_of_torch(tmp_path):
     state = {"model": {"w": torch.rand(3, 2)}, "epoch": 3}
     dcp.save(state, checkpoint_id=tmp_path / "theirs", no_dist=True)
-    run("convert", tmp_path / "theirs", tmp_path / "ours", "--format", "dcp")
+    output_of("convert", tmp_path / "theirs", tmp_path / "ours", "--format", "dcp")
     theirs, ours = (pickle.loads((tmp_path / name / ".metadata").read_bytes())
                     for name in ("theirs", "ours"))
     assert ours.state_dict_metadata == theirs.state_dict_metadata
@@ -135,7 +127,7 @@ def test_damage_is_named_by_file_bytes_and_tensor(tmp_path):
     at = data.index(np.ones(50, np.float32).tobytes())
     data[at + 9] ^= 1
     file.write_bytes(data)
-    report = run("verify", tmp_path / "f", code=3)
+    report = output_of("verify", tmp_path / "f", code=3)
     assert f"__0_0.distcp, bytes {at} to {at + 200}, in b: entry archive/data/0 has crc" in report
     with pytest.raises(holdfast.CorruptError, match=r"entry archive/data/0 has crc"):
         holdfast.open(tmp_path / "f").read("b")
@@ -188,9 +180,9 @@ def load_rank(rank, world, folder):
 @pytest.mark.parametrize(("world", "other"), [(2, 3), (3, 2)])
 def test_fsdp_on_several_ranks_is_read_and_what_we_write_is_loaded(tmp_path, world, other):
     saved = run_ranks(world, save_rank, str(tmp_path / "theirs"))[0]
-    run("verify", tmp_path / "theirs")
-    run("convert", tmp_path / "theirs", tmp_path / "x.pt")
+    output_of("verify", tmp_path / "theirs")
+    output_of("convert", tmp_path / "theirs", tmp_path / "x.pt")
     assert same(torch.load(tmp_path / "x.pt"), saved)
-    run("convert", tmp_path / "x.pt", tmp_path / "ours", "--format", "dcp")
+    output_of("convert", tmp_path / "x.pt", tmp_path / "ours", "--format", "dcp")
     for loaded in run_ranks(other, load_rank, str(tmp_path / "ours")):
         assert same(loaded, saved)

@@ -82,7 +82,7 @@ def test_a_pt_file_is_the_state_dict_of_the_model(tmp_path, make):
     with holdfast.Checkpointer(tmp_path / "run", model=model, optimizer=optimizer, every="never",
                                writing=WRITING) as ck:
         ck.save(0)
-    assert holdfast.export(tmp_path / "run", tmp_path / "model.pt") == []
+    assert holdfast.export(tmp_path / "run", tmp_path / "model.pt")["notes"] == []
     loaded = torch.load(tmp_path / "model.pt", weights_only=True)
     assert_same(loaded, model.state_dict())
     fresh = make()
@@ -114,7 +114,7 @@ def test_extra_state_is_in_a_pt_file_and_named_as_left_out_of_safetensors(tmp_pa
     fresh = Counting()
     fresh.load_state_dict(torch.load(tmp_path / "m.pt", weights_only=True), strict=True)
     assert fresh.calls == 3
-    notes = holdfast.export(tmp_path / "run", tmp_path / "m.safetensors")
+    notes = holdfast.export(tmp_path / "run", tmp_path / "m.safetensors")["notes"]
     assert any("_extra_state" in note for note in notes)
 
 

@@ -92,19 +92,6 @@ def test_a_run_without_hard_links_and_exclusive_renames(mounted, incremental):
     assert holdfast.open(mounted / "out.safetensors")
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """The folder of a file system of 8 MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", folder],
-                          capture_output=True, text=True, check=False)
-    if made.returncode != 0:
-        pytest.skip(f"cannot mount a small disk: {made.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", "-l", folder], check=True)
-
-
 def test_an_incremental_save_needs_room_only_for_what_it_writes(small_disk):
     model = nn.Sequential(nn.Linear(800, 800).requires_grad_(False), nn.Linear(800, 4))
     optimizer = torch.optim.SGD(model[1].parameters(), lr=0.1)

@@ -14,6 +14,7 @@ import weakref
 import pytest
 import torch
 from ranks import run_ranks
+from small_disks import fill
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from training import Toy, clear
@@ -22,25 +23,6 @@ import holdfast
 from holdfast.torch.loop.closing import _end_process
 
 MIB = 1 << 20
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """The folder of a file system of 8 MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)],
-                          capture_output=True, text=True, check=False)
-    if made.returncode != 0:
-        pytest.skip(f"cannot mount a small disk: {made.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-def fill(folder, leave):
-    free = os.statvfs(folder)
-    with open(folder / "filler", "wb") as file:
-        file.write(bytes(free.f_bavail * free.f_frsize - leave))
 
 
 def big_toy():

@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 
+from command import saved_steps
 from grouped import grouped
 import pytest
 import torch
@@ -16,10 +17,6 @@ from torch.distributed.optim import PostLocalSGDOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 import holdfast
-
-
-def saved(run):
-    return [int(path.name.split("-")[1]) for path in sorted(run.glob("step-*"))]
 
 
 class Pair:
@@ -72,7 +69,7 @@ def assert_resumes_alike(run, every, steps, make=Pair):
 
 def test_a_step_where_one_of_two_optimizers_accumulates_is_no_boundary(tmp_path):
     Pair(4).train(tmp_path / "run", 10)
-    assert saved(tmp_path / "run") == [3, 7, 10]  # the end, with its gradients
+    assert saved_steps(tmp_path / "run") == [3, 7, 10]  # the end, with its gradients
     assert_resumes_alike(tmp_path / "run", 4, 14)
 
 
@@ -92,12 +89,12 @@ def test_gradients_that_nobody_accumulates_keep_no_save_waiting(tmp_path, set_to
                 pair.model["b"](pair.model["a"](torch.ones(2, 8))).mean().backward()
                 pair.optimizers["b"].step()
             checkpointer.step(number)
-    assert saved(tmp_path / "run") == list(range(8))
+    assert saved_steps(tmp_path / "run") == list(range(8))
 
 
 def test_a_save_that_has_waited_for_long_is_made_with_the_gradients(tmp_path, caplog):
     Pair(1000).train(tmp_path / "run", 20)
-    assert saved(tmp_path / "run") == [16, 20]  # the second is the end
+    assert saved_steps(tmp_path / "run") == [16, 20]  # the second is the end
     assert "in the middle" in caplog.text
     assert_resumes_alike(tmp_path / "run", 24, 26, lambda every, seed=0: Pair(every, seed))
 
@@ -130,7 +127,7 @@ def test_a_stop_does_not_wait_for_the_end_of_an_accumulation(tmp_path):
     checkpointer.resume()
     with pytest.raises(SystemExit) as stopped:
         accumulate(model, optimizer, checkpointer, range(100), 50, stop=60)
-    assert stopped.value.code == 143 and saved(tmp_path / "run") == [60]
+    assert stopped.value.code == 143 and saved_steps(tmp_path / "run") == [60]
     model, optimizer = one_optimizer(9)
     with rare_checkpointer(tmp_path / "run", model, optimizer) as checkpointer:
         assert checkpointer.resume() == 61 and not checkpointer.report.inexact
@@ -165,7 +162,7 @@ def test_the_last_step_is_saved_in_the_middle_too(tmp_path):
                                schedule=holdfast.Schedule(total_steps=6)) as checkpointer:
         checkpointer.resume()
         accumulate(model, optimizer, checkpointer, range(6), 4)
-    assert saved(tmp_path / "run") == [5]
+    assert saved_steps(tmp_path / "run") == [5]
 
 
 def test_a_long_accumulation_is_waited_for(tmp_path):
@@ -174,7 +171,7 @@ def test_a_long_accumulation_is_waited_for(tmp_path):
                                writing=holdfast.Writing(space_reserve=0)) as checkpointer:
         checkpointer.resume()
         accumulate(model, optimizer, checkpointer, range(100), 30)
-    assert saved(tmp_path / "run") == [59, 89, 99]
+    assert saved_steps(tmp_path / "run") == [59, 89, 99]
 
 
 def stop_in_the_middle(rank, world, folder, kind, victim):
@@ -237,7 +234,7 @@ def pair_on_ranks(rank, world, run):
 
 def test_what_is_the_middle_on_one_rank_is_so_on_all(tmp_path):
     run_ranks(2, pair_on_ranks, str(tmp_path / "run"))
-    assert saved(tmp_path / "run") == [3, 7, 10]
+    assert saved_steps(tmp_path / "run") == [3, 7, 10]
 
 
 class Wrapper:
@@ -314,14 +311,14 @@ def train_wrapped(run, make, every=1, steps=6, stop=None):
 def test_the_optimizer_inside_a_wrapper_tells_of_updates(tmp_path, wrapper, caplog):
     with caplog.at_level(logging.WARNING):
         train_wrapped(tmp_path, lambda p: wrapper(torch.optim.SGD(p, lr=0.1)), every=2)
-    assert saved(tmp_path) == [1, 3, 5]
+    assert saved_steps(tmp_path) == [1, 3, 5]
     assert "hook" not in caplog.text
 
 
 def test_an_object_without_hooks_is_saved_where_its_parameters_have_moved(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         model = train_wrapped(tmp_path, PlainSGD, every=2)
-    assert saved(tmp_path) == [1, 3, 5]
+    assert saved_steps(tmp_path) == [1, 3, 5]
     assert caplog.text.count("no hook tells") == 1
     assert torch.equal(holdfast.load(tmp_path)["model.weight"], model.weight)
 
@@ -330,7 +327,7 @@ def test_an_object_without_hooks_hears_of_a_stop(tmp_path):
     with pytest.raises(SystemExit) as stopped:
         train_wrapped(tmp_path, lambda p: PlainSGD(p, silent=True), stop=4, steps=100)
     assert stopped.value.code == 143
-    assert saved(tmp_path)[-1] == 4
+    assert saved_steps(tmp_path)[-1] == 4
 
 
 def post_local_sgd(rank, world, run):
@@ -347,7 +344,7 @@ def post_local_sgd(rank, world, run):
 
 def test_post_local_sgd_is_saved(tmp_path):
     run_ranks(2, post_local_sgd, str(tmp_path))
-    assert saved(tmp_path) == [0, 1, 2, 3]
+    assert saved_steps(tmp_path) == [0, 1, 2, 3]
 
 
 def test_updates_that_nothing_tells_of_are_taken_for_one_a_step(tmp_path, caplog):
@@ -362,6 +359,6 @@ def test_updates_that_nothing_tells_of_are_taken_for_one_a_step(tmp_path, caplog
             for parameter in model.parameters():
                 parameter.data.add_(1)
             checkpointer.step(number)
-    assert saved(tmp_path)[-1] == 23 and 0 not in saved(tmp_path)
+    assert saved_steps(tmp_path)[-1] == 23 and 0 not in saved_steps(tmp_path)
     assert caplog.text.count("no hook tells") == 1
     assert torch.equal(holdfast.load(tmp_path)["model.weight"], model.weight)

@@ -3,6 +3,7 @@
 import logging
 import os
 
+from command import saved_steps
 from grouped import grouped
 import numpy as np
 import pytest
@@ -28,10 +29,6 @@ class Loop:
             self.ck.step(number)
 
 
-def saved(run):
-    return [int(path.name[5:]) for path in sorted(run.glob("step-*"))]
-
-
 def trained(run, numbers, **options):
     loop = Loop(run, **options)
     loop.ck.resume()
@@ -46,7 +43,7 @@ def test_a_run_that_has_steps_is_resumed_first(tmp_path, call):
     with pytest.raises(ValueError, match=r"run: step-00000007 is there already; expected resume"):
         loop.run([0]) if call == "step" else loop.ck.save(0)
     loop.ck.close()
-    assert saved(tmp_path / "run") == [5, 7]
+    assert saved_steps(tmp_path / "run") == [5, 7]
 
 
 @pytest.mark.parametrize("harm", ["another model", "damage"])
@@ -61,7 +58,7 @@ def test_a_resume_that_failed_does_not_open_the_run_to_other_steps(tmp_path, har
     with pytest.raises(ValueError, match="step-00000007 is there already"):
         loop.run(range(6))
     loop.ck.close()
-    assert saved(run) == [5, 7]
+    assert saved_steps(run) == [5, 7]
 
 
 def test_numbers_grow(tmp_path):
@@ -101,7 +98,7 @@ def test_micro_batches_share_a_number(tmp_path):
             loop.optimizer.zero_grad()
         loop.ck.step(micro // 4)
     loop.ck.close()
-    assert saved(tmp_path / "run")[-1] == 2
+    assert saved_steps(tmp_path / "run")[-1] == 2
 
 
 @pytest.mark.parametrize("call", ["step", "save"])
@@ -173,7 +170,7 @@ def test_numbers_may_jump(tmp_path):
     """Step numbers may have large gaps, for example if they count samples.
     That must not take long."""
     trained(tmp_path / "run", [0, 10**12, 10**12 + 1, 2 * 10**15], every="1000 steps")
-    assert saved(tmp_path / "run") == [10**12, 2 * 10**15]
+    assert saved_steps(tmp_path / "run") == [10**12, 2 * 10**15]
 
 
 def test_the_end_is_saved_whether_it_is_known_or_not(tmp_path, caplog):
@@ -181,8 +178,8 @@ def test_the_end_is_saved_whether_it_is_known_or_not(tmp_path, caplog):
         trained(tmp_path / "known", range(5), total_steps=5)
         trained(tmp_path / "even", range(4))
         trained(tmp_path / "run", range(5))
-    assert saved(tmp_path / "known") == saved(tmp_path / "run") == [1, 3, 4]
-    assert saved(tmp_path / "even") == [1, 3] and caplog.text == ""
+    assert saved_steps(tmp_path / "known") == saved_steps(tmp_path / "run") == [1, 3, 4]
+    assert saved_steps(tmp_path / "even") == [1, 3] and caplog.text == ""
 
 
 def test_a_relative_path_stays_where_it_was(tmp_path, monkeypatch):
@@ -194,7 +191,7 @@ def test_a_relative_path_stays_where_it_was(tmp_path, monkeypatch):
     loop.run(range(2))
     loop.ck.close()
     saver.close()
-    assert saved(tmp_path / "run") == [1] and (tmp_path / "home" / "run").is_dir()
+    assert saved_steps(tmp_path / "run") == [1] and (tmp_path / "home" / "run").is_dir()
 
 
 def test_a_resume_in_mid_run_finds_the_newest_save(tmp_path):

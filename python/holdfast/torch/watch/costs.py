@@ -15,17 +15,17 @@ _WORTH = 4.0
 # A window that is opened only once in several steps takes at most this part of one of them, or the
 # share of one, if that is more.
 _LONGEST_WINDOW = 0.25
-_MEETING_PART = 0.1  # so much of the share may be used by meetings of the ranks
-_LONGEST = 16  # meetings are at most so many times farther apart than asked for
+_COMPARISON_PART = 0.1  # so much of the share may be used by comparisons of the ranks
+_LONGEST = 16  # comparisons are at most so many times farther apart than asked for
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What all ranks do until their next meeting."""
+    """What all ranks do until their next comparison."""
 
     every: int = 1  # a window is opened after each so many updates
     window_bytes: int = _FIRST_BYTES
-    period: int = 4  # the number of steps until the next meeting
+    period: int = 4  # the number of steps until the next comparison
 
     def agreed(self, other: "Plan") -> "Plan":
         """The plan that costs neither of two ranks more than its own."""
@@ -34,18 +34,18 @@ class Plan:
 
 
 class Costs:
-    """The times of steps, windows and meetings of this rank."""
+    """The times of steps, windows and comparisons of this rank."""
 
     def __init__(self, share: float, apart: float) -> None:
-        """`share` of the time may be used; ranks meet every `apart` seconds, or more seldom."""
+        """`share` of the time may be used; ranks compare every `apart` seconds, or more seldom."""
         self._share, self._apart = share, apart
         self._last_step: float | None = None
         self._steps: deque[float] = deque(maxlen=_KEPT)
         self._last_update: float | None = None
         self._updates: deque[float] = deque(maxlen=_KEPT)  # seconds from one update to the next
         self._windows: deque[tuple[int, float, float]] = deque(maxlen=_KEPT)
-        self._meetings: deque[float] = deque(maxlen=8)
-        self.seconds = 0.0  # spent on windows and meetings in all
+        self._comparisons: deque[float] = deque(maxlen=8)
+        self.seconds = 0.0  # spent on windows and comparisons in all
         self.elapsed = 0.0  # from the first step to the last one
 
     def step(self, *, updated: bool = True) -> None:
@@ -65,9 +65,9 @@ class Costs:
         self._windows.append((size, sealing, all_else))
         self.seconds += sealing + all_else
 
-    def meeting(self, seconds: float, waited: float) -> None:
-        """Notes how long a meeting took, and how much of it was spent waiting for other ranks."""
-        self._meetings.append(seconds)
+    def comparison(self, seconds: float, waited: float) -> None:
+        """Notes how long a comparison took, and how much of it was spent waiting for other ranks."""
+        self._comparisons.append(seconds)
         self.seconds += seconds - waited
 
     def plan(self) -> Plan:
@@ -90,9 +90,9 @@ class Costs:
         if every * update > step:
             longest = max(_LONGEST_WINDOW, allowed) * step
             window_bytes = min(window_bytes, int(longest * rate))
-        meeting = statistics.median(self._meetings) if self._meetings else 0.0
-        # A meeting also waits for late ranks, which need not be a cost: so there is a bound.
+        comparison = statistics.median(self._comparisons) if self._comparisons else 0.0
+        # A comparison also waits for late ranks, which need not be a cost: so there is a bound.
         apart = self._apart / step
-        meeting_part = max(_MEETING_PART * allowed * step, 1e-9)
-        period = min(max(apart, meeting / meeting_part), _LONGEST * apart)
+        comparison_part = max(_COMPARISON_PART * allowed * step, 1e-9)
+        period = min(max(apart, comparison / comparison_part), _LONGEST * apart)
         return Plan(every, max(window_bytes, _LEAST_BYTES), max(4, int(period)))

@@ -2,7 +2,7 @@
 
 Ranks that average their gradients all get the same wrong sum if one of them is damaged, so that
 their parameters stay equal. So the norm of each gradient is taken before that, by a hook of the
-parameter, and ranks compare their norms when they meet. Ranks are compared if they hold the same
+parameter, and ranks compare their norms (comparison.py). Ranks are compared if they hold the same
 parameters.
 """
 
@@ -51,7 +51,7 @@ class _Step:
 
 
 class DispersionGuard:
-    """The norms of this rank's gradients since the last meeting."""
+    """The norms of this rank's gradients since the last comparison."""
 
     def __init__(self, factor: float, rank: int) -> None:
         self._factor, self._rank = factor, rank

@@ -5,9 +5,10 @@
     2. Before the next update the same bytes are sealed again. A seal that differs is an alarm,
        unless torch has counted a write to the tensor in between.
     3. One word that changed is put back at once, as the seal says what it was.
-    4. Every few seconds, and before each save, the ranks meet (meeting.py): they agree how large
-       the windows are, compare the seals of pieces that several of them hold, and vote on what
-       differs (vote.py). A save that finds replicas that differ calls for a vote, too.
+    4. Every few seconds, and before each save, the ranks compare what they have seen
+       (comparison.py): they agree how large the windows are, compare the seals of pieces that
+       several of them hold, and vote on what differs (vote.py). A save that finds replicas that
+       differ calls for a vote, too.
 
 Only this rank's training thread works here. The windows are as large as holdfast.Watch(share=)
 allows (costs.py).
@@ -35,9 +36,9 @@ from holdfast.torch.state.training_state import TrainingState
 from holdfast.torch.watch.alarms import RESTED, Alarm, alarm_of
 from holdfast.torch.watch.costs import Costs, Plan
 from holdfast.torch.watch.guards import Guards
-from holdfast.torch.watch.meeting import Meeting
+from holdfast.torch.watch.comparison import Comparison
 from holdfast.torch.watch.replica_groups import Grouping, Held, Part
-from holdfast.torch.watch.turn import Turn
+from holdfast.torch.watch.window_order import WindowOrder
 from holdfast.torch.watch.windows import OpenWindow, Windows
 
 _BLIND = ("watch: no hook tells of the optimizer's updates (it is no torch optimizer, or a CUDA "
@@ -47,7 +48,7 @@ _NOTHING = ("watch: no parameter or slot can be watched: all are empty, excluded
             "another kind; expected tensors in host memory or on CUDA devices")
 
 _log = logging.getLogger("holdfast")
-_FIRST_MEETINGS = 3
+_FIRST_COMPARISONS = 3
 _KEPT = 16  # so many distances between windows are remembered
 _MOST_TOLD = 100  # alarms about one tensor by one guard
 
@@ -89,12 +90,12 @@ class FreezeWatch:
         self._all_bytes = 0
         self._covered = 0.0  # byte seconds since counting began
         self._counted_from = 0.0  # when that was, in seconds of training
-        self._meetings = 0
+        self._comparisons = 0
         self._chance = 0.0
         self._told = False
         self._count_told: Counter[tuple[str, str]] = Counter()  # alarms by tensor and guard
         self._windows: Windows | None = None  # None while tensors may have been replaced
-        self._turn = Turn()
+        self._order = WindowOrder()
         self._open: OpenWindow | None = None
         self._opened_after: int | None = None  # the call of step() that opened the last window
         # Steps between windows: more than planned if a window waits longer for its update.
@@ -104,10 +105,10 @@ class FreezeWatch:
         self._updates = 0  # calls of step() before which an update was made
         self._has_updated = False  # since the last call
         self.is_damaged = False  # an alarm has stopped training, so the state is not to be saved
-        self._met_after: int | None = None  # the step of the last meeting
-        self._next_meeting: int | None = None
+        self._compared_after: int | None = None  # the step of the last comparison
+        self._next_comparison: int | None = None
         self._guards = Guards(options, state.rank, state.world)
-        self._meeting = Meeting(saves, state.rank, options, self._guards)
+        self._comparison = Comparison(saves, state.rank, options, self._guards)
         self._flagged: dict[Part, Alarm] = {}  # parts that have changed, and are not mended
         state.on_forget.append(self.forget)
         saves.vote_on = self.vote_on
@@ -118,8 +119,8 @@ class FreezeWatch:
         if self._closed is not None:
             return self._closed
         windows = self._windows
-        apart = max(self._turn.plan.every, statistics.median_high(self._apart))
-        cycle = 0 if windows is None else self._turn.count * apart
+        apart = max(self._order.plan.every, statistics.median_high(self._apart))
+        cycle = 0 if windows is None else self._order.count * apart
         elapsed = max(self._costs.elapsed, 1e-9)
         size = 0 if windows is None else windows.bytes // cycle
         spent = self._costs.seconds + self._guards.seconds
@@ -139,25 +140,25 @@ class FreezeWatch:
         self._updates += updated
         self._step, is_blind = step, is_blind or not self._state.optimizers
         self._guards.step(step, loss, is_blind=is_blind)
-        if self._next_meeting is None or self._calls >= self._next_meeting:
-            self.meet(step)
+        if self._next_comparison is None or self._calls >= self._next_comparison:
+            self.compare(step)
         if is_blind:
             self._open = None
             self._messages.warn_once(_BLIND)
         elif (self._open is None and self._windows is not None and updated
-              and self._updates % self._turn.plan.every == 0):
+              and self._updates % self._order.plan.every == 0):
             self._open_window(step, self._windows)
         if self._state.world == 1:
             self._finish(self._guards.take_alarms(wait=False))
 
-    def meet(self, step: int) -> None:
-        """Meets all ranks, unless they have met after this step. Called before a save, too.
+    def compare(self, step: int) -> None:
+        """Compares with all ranks, unless they have done so after this step. Called before a save, too.
 
         Raises CorruptError, on all ranks alike, if training must stop.
         """
-        if self._met_after != step:
-            self._met_after = step
-            self._meet(step)
+        if self._compared_after != step:
+            self._compared_after = step
+            self._compare(step)
 
     def before_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
         """Looks whether the window has changed. Returns other arguments for step(), or None.
@@ -178,22 +179,22 @@ class FreezeWatch:
         return None
 
     def restart(self) -> None:
-        """Begins anew, with a meeting of all ranks at the next step: a rank was replaced."""
+        """Begins anew, with a comparison of all ranks at the next step: a rank was replaced."""
         self.forget()
         self._guards.restart()
-        self._meeting.restart()
-        self._turn, self._grouping = Turn(), None
-        self._next_meeting = self._met_after = None
+        self._comparison.restart()
+        self._order, self._grouping = WindowOrder(), None
+        self._next_comparison = self._compared_after = None
         self._calls = self._updates = 0
         self.is_damaged = False
 
     def forget(self) -> None:
-        """Lets go of all tensors: they may have been replaced. The next meeting looks again."""
+        """Lets go of all tensors: they may have been replaced. The next comparison looks again."""
         self._tell([*self._flagged.values()])
         self._flagged = {}
         self._windows = self._held = self._open = self._opened_after = None
         self._guards.close()
-        self._meeting.forget()
+        self._comparison.forget()
 
     def close(self) -> None:
         """Tells what was watched, and lets go of all tensors."""
@@ -204,7 +205,7 @@ class FreezeWatch:
         self._closed = replace(before, alarms=self.alarms)
 
     def _tell_last(self) -> None:
-        """Tells the alarms of the guards that no meeting will tell."""
+        """Tells the alarms of the guards that no comparison will tell."""
         try:
             alarms = self._guards.take_alarms(wait=True)
         except RuntimeError as error:  # a device that has failed does not give its figures
@@ -221,7 +222,7 @@ class FreezeWatch:
         if not self._options.replicas:
             return set()
         windows = self._windows
-        alarms = self._meeting.vote(None if windows is None else windows.groups, self._step,
+        alarms = self._comparison.vote(None if windows is None else windows.groups, self._step,
                                     [] if windows is None else windows.parts_of(names))
         if any(alarm.mended for alarm in alarms):
             self._open = None  # its seals may be those of the damaged bytes
@@ -232,10 +233,10 @@ class FreezeWatch:
     # Windows
 
     def _open_window(self, step: int, windows: Windows) -> None:
-        self._open = opened = windows.open(step, self._turn.number)
-        self._turn = self._turn.next()
+        self._open = opened = windows.open(step, self._order.number)
+        self._order = self._order.next()
         self._guards.look(windows, opened)
-        self._meeting.note(step, opened)
+        self._comparison.note(step, opened)
         if self._opened_after is not None:
             self._apart.append(self._calls - self._opened_after)
         self._opened_after = self._calls
@@ -281,7 +282,7 @@ class FreezeWatch:
             else:
                 alarm = alarm_of(changed, name, step, rank, RESTED, "seal")
                 self._tell([alarm])
-                self._meeting.untold.append(alarm)
+                self._comparison.untold.append(alarm)
                 return
         else:
             changed = group.window.find(part.number, sealed)
@@ -289,21 +290,21 @@ class FreezeWatch:
             self._saves.note_damaged(name)
         self._flagged[part] = alarm_of(changed, name, step, rank, RESTED)
 
-    # Meetings
+    # Comparisons
 
-    def _meet(self, step: int) -> None:
+    def _compare(self, step: int) -> None:
         begin = time.perf_counter()
         held, groups = self._look(), None if self._windows is None else self._windows.groups
-        found = self._meeting.hold(groups, step, (self._costs.plan(), self._turn.passed),
+        found = self._comparison.hold(groups, step, (self._costs.plan(), self._order.passed),
                                    self._flagged, held)
         self._flagged = {}
-        self._turn = self._turn.agreed(found.passed)
+        self._order = self._order.agreed(found.passed)
         self._count_covered()
         if any(alarm.mended == "replicas" for alarm in found.alarms):
             self._open = None  # its seals may be those of the damaged bytes
         self._cut(held, found.grouping, found.plan)
-        self._next_meeting = self._calls + found.plan.period
-        self._costs.meeting(time.perf_counter() - begin, self._meeting.take_waited())
+        self._next_comparison = self._calls + found.plan.period
+        self._costs.comparison(time.perf_counter() - begin, self._comparison.take_waited())
         self._finish(found.alarms)
         if not self._told and self._costs.elapsed > 0 and self._windows is not None:
             self._told = True
@@ -315,26 +316,26 @@ class FreezeWatch:
         In how many is the same on all ranks, also if only one of them has other tensors.
         """
         is_new = held is not self._held or grouping is not self._grouping
-        if grouping is not self._grouping or self._turn.is_outgrown(plan):
-            self._turn = self._turn.cut(plan, grouping.count_windows(plan.window_bytes))
+        if grouping is not self._grouping or self._order.is_outgrown(plan):
+            self._order = self._order.cut(plan, grouping.count_windows(plan.window_bytes))
         if is_new:
             self._open = None
             self._held, self._grouping = held, grouping
             self._windows = Windows(held, grouping, self._state.describe) if held.pieces else None
             self._guards.hook(held)
-        if self._windows is not None and self._windows.count != self._turn.count:
-            self._windows.cut(self._turn.count)
+        if self._windows is not None and self._windows.count != self._order.count:
+            self._windows.cut(self._order.count)
 
     def _count_covered(self) -> None:
         """Computes the chance that a flip would have been seen.
 
-        Counts anew after each of the first meetings, which find out how large windows may be.
+        Counts anew after each of the first comparisons, which find out how large windows may be.
         """
         elapsed = self._costs.elapsed - self._counted_from
         if elapsed > 0:
             self._chance = min(1.0, self._covered / max(self._all_bytes * elapsed, 1e-9))
-        self._meetings += 1
-        if self._meetings <= _FIRST_MEETINGS:
+        self._comparisons += 1
+        if self._comparisons <= _FIRST_COMPARISONS:
             self._covered, self._counted_from = 0.0, self._costs.elapsed
 
     def _look(self) -> Held:
@@ -395,7 +396,7 @@ class NoWatch:
 
     def step(self, step: int, loss: Any, *, is_blind: bool) -> None: ...
 
-    def meet(self, step: int) -> None: ...
+    def compare(self, step: int) -> None: ...
 
     def before_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any: ...
 

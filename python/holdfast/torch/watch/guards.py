@@ -88,7 +88,7 @@ class Guards:
         return found
 
     def message(self) -> dict[str, Any]:
-        """What this rank tells the others when they meet."""
+        """What this rank tells the others at a comparison."""
         told: dict[str, Any] = {"alarms": [one.packed() for one in self.take_alarms(wait=True)]}
         if self._dispersion is not None:
             told["dispersion"] = self._dispersion.message()

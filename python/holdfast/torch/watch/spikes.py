@@ -91,7 +91,7 @@ class Figures:
 class SpikeGuard:
     """Compares losses and norms of gradients with those before them.
 
-    Figures on a GPU are read at the next meeting of the ranks, so that training need not wait.
+    Figures on a GPU are read at the next comparison of the ranks, so that training need not wait.
     """
 
     def __init__(self, factor: float, rank: int) -> None:

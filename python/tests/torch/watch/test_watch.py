@@ -11,7 +11,7 @@ from watched_net import STEPS, Net, backward, events, make, same, train, values
 import holdfast
 from holdfast.torch.watch.costs import Costs, Plan
 from holdfast.torch.watch.freeze_watch import FreezeWatch
-from holdfast.torch.watch.turn import Turn
+from holdfast.torch.watch.window_order import WindowOrder
 from holdfast.torch.watch.windows import Windows
 
 
@@ -470,11 +470,11 @@ def test_all_bytes_are_looked_at_if_gradients_are_accumulated(tmp_path, monkeypa
 
 
 def test_a_size_that_is_measured_anew_does_not_cut_windows_again():
-    turn = Turn().next().cut(Plan(2, 1000, 4), 10)
-    assert turn.number == 0 and turn.next().number == 1 and turn.agreed(29).next().number == 0
-    assert not turn.is_outgrown(Plan(2, 1400, 9)) and not turn.is_outgrown(Plan(2, 850, 9))
-    assert turn.is_outgrown(Plan(2, 1600, 4)) and turn.is_outgrown(Plan(2, 700, 4))
-    assert turn.agreed(25).cut(Plan(1, 500, 4), 20).number == 10
+    order = WindowOrder().next().cut(Plan(2, 1000, 4), 10)
+    assert order.number == 0 and order.next().number == 1 and order.agreed(29).next().number == 0
+    assert not order.is_outgrown(Plan(2, 1400, 9)) and not order.is_outgrown(Plan(2, 850, 9))
+    assert order.is_outgrown(Plan(2, 1600, 4)) and order.is_outgrown(Plan(2, 700, 4))
+    assert order.agreed(25).cut(Plan(1, 500, 4), 20).number == 10
 
 
 def test_windows_do_not_get_smaller_because_an_alarm_takes_long(tmp_path, monkeypatch):

@@ -274,7 +274,7 @@ def scaled_train(rank, world, run):
                 scaler.update()
                 optimizer.zero_grad()
                 ck.step(step, loss)
-            ck.save(19)  # a meeting of all ranks
+            ck.save(19)  # a comparison of all ranks
             alarms += map(str, ck.watched.alarms)
             made.append(scaler.get_scale())
     return alarms, made

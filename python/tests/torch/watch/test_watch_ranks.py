@@ -8,7 +8,7 @@ from watched_net import STEPS, Lines, Net, events, make, same, values
 
 import holdfast
 from holdfast.torch.watch.costs import Costs, Plan
-from holdfast.torch.watch.meeting import _suspects
+from holdfast.torch.watch.comparison import _suspects
 from holdfast.torch.watch.replica_groups import Part
 from holdfast.torch.watch.windows import Windows
 

@@ -1,6 +1,6 @@
 """Where the ranks of a job exchange what their watches have seen: a few small messages.
 
-    1. Each rank tells what it holds, what it has seen since the last meeting, and how large a
+    1. Each rank tells what it holds, what it has seen since the last comparison, and how large a
        window it can afford.
     2. Ranks that hold the same pieces vote on parts that differ (vote.py).
     3. If a rank holds other pieces than before, all ranks find out again which ranks hold the same
@@ -25,23 +25,23 @@ from holdfast.torch.watch.vote import ReplicaVote
 from holdfast.torch.watch.windows import OpenWindow, Seen
 
 _SEAL = 32  # hexadecimal digits of the seal of a part
-_MOST_WINDOWS = 64  # whose seals are compared at a meeting, if they differed and are equal again
+_MOST_WINDOWS = 64  # whose seals are compared at a comparison, if they differed and are equal again
 Groups = Mapping[int, PieceGroup]  # of this rank, by number
 Answers = Sequence[Mapping[str, Any]]  # of all ranks
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a meeting."""
+    """The outcome of a comparison."""
 
     alarms: list[Alarm]  # the same on all ranks
-    plan: Plan  # what all ranks do until the next meeting
-    passed: int  # turns of windows (turn.py), on the rank that has had most
+    plan: Plan  # what all ranks do until the next comparison
+    passed: int  # how many windows (window_order.py) the rank has opened that has opened most
     grouping: Grouping
 
 
-class Meeting:
-    """The meetings of one rank with the others."""
+class Comparison:
+    """The comparisons of one rank with the others."""
 
     def __init__(self, saves: Saves, rank: int, options: Watch, guards: Guards) -> None:
         self.untold: list[Alarm] = []  # this rank's alarms that the others do not know
@@ -52,7 +52,7 @@ class Meeting:
         self._grouping = Grouping()
 
     def note(self, step: int, opened: OpenWindow) -> None:
-        """Notes the window that was opened after a step, to be compared at the next meeting."""
+        """Notes the window that was opened after a step, to be compared at the next comparison."""
         if opened.seen:
             self._seen[str(step)], self._seals[str(step)] = opened.seen, opened.seals
 
@@ -65,14 +65,14 @@ class Meeting:
         self.forget()
         self._grouping = Grouping()
 
-    def hold(self, groups: Groups | None, step: int, turn: tuple[Plan, int],
+    def hold(self, groups: Groups | None, step: int, afforded: tuple[Plan, int],
              flagged: Mapping[Part, Alarm], held: Held) -> Outcome:
-        """Meets all ranks. `held` is what this rank holds now. `turn` is what it can afford, and
-        how many turns of windows have passed.
+        """Compares with all ranks. `held` is what this rank holds now. `afforded` is what it can afford,
+        and how many windows it has opened.
 
-        `groups` is None if this rank has let go of its tensors since the last meeting.
+        `groups` is None if this rank has let go of its tensors since the last comparison.
         """
-        plan, passed = turn
+        plan, passed = afforded
         own = {"held": [held.listed, held.bytes], "grouping": self._grouping.digest,
                "compares": self._options.replicas, "ready": groups is not None,
                "plan": astuple(plan), "passed": passed, "seen": self._seen,
@@ -156,7 +156,7 @@ class Meeting:
 def _differing(ranks: Answers) -> set[tuple[str, str, int, int]]:
     """The windows whose digests differ among ranks: step, group, the first part, the end.
 
-    Only equal windows are compared: a rank may have opened fewer since the last meeting.
+    Only equal windows are compared: a rank may have opened fewer since the last comparison.
     """
     digests: dict[tuple[str, str, int, int], str] = {}
     found = set()

@@ -1,12 +1,12 @@
 """Says which of the windows is opened next.
 
-Windows are opened one after the other, so that all bytes are looked at in a cycle. A turn passes
-only with a window that was opened: none is while another one is still open, as between the steps
+Windows are opened one after the other, so that all bytes are looked at in a cycle. The next one comes
+only after one that was opened: none is while another one is still open, as between the steps
 of accumulated gradients. If the ranks agree on another size of the windows, the cycle goes on at
 the place in the bytes where it was.
 
-Ranks open windows after the same steps, so they have the same turn. If one rank has opened fewer,
-such as one that had let go of its tensors, it gets the turn of the others at the next meeting.
+Ranks open windows after the same steps, so the same one comes next. If one rank has opened fewer,
+such as one that had let go of its tensors, it goes on where the others are after the next comparison.
 """
 
 from dataclasses import dataclass, field, replace
@@ -21,12 +21,12 @@ _LARGER, _SMALLER = 1.5, 1.25
 
 
 @dataclass(frozen=True)
-class Turn:
+class WindowOrder:
     """The number of windows, and which of them comes next."""
 
     count: int = 1
     plan: Plan = field(default_factory=Plan)  # to which they were cut
-    passed: int = 0  # turns, counted from the first window
+    passed: int = 0  # windows, counted from the first one that was opened
 
     @property
     def number(self) -> int:
@@ -34,11 +34,11 @@ class Turn:
         return self.passed % self.count
 
     def next(self) -> Self:
-        """The turn after a window was opened."""
+        """The order after a window was opened."""
         return replace(self, passed=self.passed + 1)
 
     def agreed(self, passed: int) -> Self:
-        """The turn after so many turns, on which the ranks have agreed."""
+        """The order after so many windows, on which the ranks have agreed."""
         return replace(self, passed=passed)
 
     def is_outgrown(self, plan: Plan) -> bool:
@@ -47,5 +47,5 @@ class Turn:
         return (plan.every != self.plan.every or then > _LARGER * now or now > _SMALLER * then)
 
     def cut(self, plan: Plan, count: int) -> Self:
-        """The turn after the bytes were cut into so many windows."""
+        """The order after the bytes were cut into so many windows."""
         return type(self)(count, plan, self.number * count // self.count)

@@ -11,11 +11,9 @@ is at least 95 % from 6 rounds on. Fewer rounds cannot cover as much: 3 cover 75
 """
 
 import math
-import os
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.statistics import quantile_interval
@@ -41,21 +39,6 @@ class Interval(NamedTuple):
         return self.low > bar
 
 
-def busy_cores(seconds: float = 2.0) -> float:
-    """How many cores are at work, so long as this process waits. The load average would count what
-    has ended a minute ago."""
-
-    def used() -> tuple[int, int]:
-        times = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
-        return sum(times), times[3] + times[4]  # all, and those of idle cores
-
-    before = used()
-    time.sleep(seconds)
-    after = used()
-    share = 1 - (after[1] - before[1]) / max(after[0] - before[0], 1)
-    return share * (os.cpu_count() or 1)
-
-
 def in_turns(ways: Mapping[str, Callable[[], float]], rounds: int,
              seed: int = 0) -> dict[str, list[float]]:
     """What each way returned in each round. Every round has an order of its own."""
@@ -65,6 +48,13 @@ def in_turns(ways: Mapping[str, Callable[[], float]], rounds: int,
         for name in order.sample(sorted(ways), len(ways)):
             seen[name].append(ways[name]())
     return seen
+
+
+def seconds_of(work: Callable[[], object]) -> float:
+    """The wall time that the work takes."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
 
 
 def difference(values: Sequence[float], base: Sequence[float]) -> Interval:

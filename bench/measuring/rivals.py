@@ -1,0 +1,166 @@
+"""The libraries that save, each used as its manual says, which Holdfast is compared with.
+
+A rival saves a state, which is a map of tensors, into a place, which is a folder of its own.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import safetensors.torch
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+
+State = dict[str, Any]
+Made = TypeVar("Made")
+
+
+class Rival:
+    """`save` returns when training may compute on; `updating` is the context of the next update."""
+
+    name = ""
+    in_background = False  # it writes while training goes on
+    wants_new_places = False  # it does not replace what a place has
+    cuts = False  # it takes tensors that are sharded over ranks; others get what the rank has of them
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        """`group`: the ranks that save together; None if this process saves alone."""
+        self.group = group
+        self.rank = 0 if group is None else dist.get_rank(group)
+
+    def save(self, state: State, place: Path) -> None:
+        raise NotImplementedError
+
+    def updating(self) -> AbstractContextManager[Any]:
+        """Entering it waits until the state may change."""
+        return contextlib.nullcontext()
+
+    def is_written(self) -> bool:
+        return True
+
+    def wait(self) -> None:
+        """Waits until the last save is written. Whoever wants it synced does that."""
+
+    def load(self, state: State, place: Path) -> None:
+        """Fills the tensors of the state."""
+        raise NotImplementedError
+
+    def close(self) -> None: ...
+
+
+class TorchSave(Rival):
+    name = "torch.save"
+    mapped = False
+
+    def save(self, state: State, place: Path) -> None:
+        place.mkdir(parents=True, exist_ok=True)
+        torch.save(state, place / f"{self.rank}.pt")
+
+    def load(self, state: State, place: Path) -> None:
+        fill(state, torch.load(place / f"{self.rank}.pt", mmap=self.mapped, weights_only=True))
+
+
+class TorchSaveMapped(TorchSave):
+    name = "torch.save, mmap"
+    mapped = True
+
+
+class Safetensors(Rival):
+    name = "safetensors"
+
+    def save(self, state: State, place: Path) -> None:
+        place.mkdir(parents=True, exist_ok=True)
+        safetensors.torch.save_file(state, place / f"{self.rank}.safetensors")
+
+    def load(self, state: State, place: Path) -> None:
+        fill(state, safetensors.torch.load_file(place / f"{self.rank}.safetensors"))
+
+
+class Dcp(Rival):
+    name = "DCP save"
+    cuts = True
+
+    def save(self, state: State, place: Path) -> None:
+        dcp.save(state, checkpoint_id=place, **self._ranks())
+
+    def load(self, state: State, place: Path) -> None:
+        dcp.load(state, checkpoint_id=place, **self._ranks())
+
+    def _ranks(self) -> dict[str, Any]:
+        return {"no_dist": True} if self.group is None else {"process_group": self.group}
+
+
+class DcpAsync(Dcp):
+    """Its thread sends messages while training does, so it needs a group of its own."""
+
+    name = "DCP async_save"
+    in_background = True
+
+    def save(self, state: State, place: Path) -> None:
+        self.future = dcp.async_save(state, checkpoint_id=place, **self._ranks())
+
+    def is_written(self) -> bool:
+        return self.future.done() and self.future.result() is not self
+
+    def wait(self) -> None:
+        self.future.result()
+
+
+class TorchCheckpointing(Rival):
+    name = "torch_checkpointing"
+    in_background = True
+    wants_new_places = True
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        from torch_checkpointing import CheckpointManager
+        from torch_checkpointing.storage.filesystem import LocalFileSystemStorageConfig
+
+        super().__init__(group)
+        config = (CheckpointManager.Config.with_async_save() if self.in_background
+                  else CheckpointManager.Config.with_sync_save())  # fmt: skip
+        # Its O_DIRECT writes fail if the size of a tensor is not a multiple of the block size.
+        config.storage_config = LocalFileSystemStorageConfig(use_direct_io=False)
+        self.manager = config.build()
+
+    def save(self, state: State, place: Path) -> None:
+        self.future = self.manager.save(str(place), {"state": state})
+
+    def updating(self) -> AbstractContextManager[Any]:
+        return self.manager.lock() if self.in_background else super().updating()
+
+    def is_written(self) -> bool:
+        return self.future.done() and self.future.result() is not self
+
+    def wait(self) -> None:
+        if self.in_background:
+            self.future.result()
+
+    def load(self, state: State, place: Path) -> None:
+        self.manager.load(str(place), into={"state": state})
+
+    def close(self) -> None:
+        self.manager.close()
+
+
+class TorchCheckpointingAtOnce(TorchCheckpointing):
+    in_background = False
+
+
+def fill(state: State, loaded: State) -> None:
+    for name, tensor in state.items():
+        tensor.copy_(loaded[name])
+
+
+def installed(kinds: Iterable[type[Rival]], make: Callable[[type[Rival]], Made],
+              say: Callable[[str], None] = print) -> list[Made]:  # fmt: skip
+    """What `make` makes of each rival that works here. The others are left out by name."""
+    made = []
+    for kind in kinds:
+        try:
+            made.append(make(kind))
+        except Exception as error:  # noqa: BLE001: a rival may fail in any way
+            say(f"  {kind.name}: left out, {type(error).__name__}: {error}")
+    return made
