@@ -9,19 +9,22 @@
 namespace holdfast {
 namespace {
 
-// The canonical bytes of one tensor, converted to another dtype if needed. Reads one
+// The canonical bytes of one tensor or of a box of it, converted to another dtype if
+// needed. Reads of a whole tensor, one
 // after the other go through a stream, which checks the digest of the whole tensor at
 // the end. Other reads go to the contents directly.
 class TensorSource : public Source {
  public:
-  TensorSource(std::shared_ptr<const Contents> contents, TensorId tensor, Dtype dtype)
+  TensorSource(std::shared_ptr<const Contents> contents, const Pick& pick)
       : contents_(std::move(contents)),
-        tensor_(contents_->collection.tensor(tensor)),
-        id_(tensor),
-        dtype_(dtype) {}
+        tensor_(contents_->collection.tensor(pick.tensor)),
+        id_(pick.tensor),
+        box_(pick.part ? pick.part->first : Box::whole(tensor_.shape)),
+        is_whole_(!pick.part),
+        dtype_(pick.dtype) {}
 
   const std::string& name() const override { return tensor_.name; }
-  int64_t size() const override { return tensor_.shape.elements() * bytes_of(dtype_); }
+  int64_t size() const override { return box_.elements() * bytes_of(dtype_); }
 
  protected:
   Result<void> read_inside(int64_t offset, ByteSpan into) const override {
@@ -41,6 +44,7 @@ class TensorSource : public Source {
 
  private:
   Result<void> read_original(int64_t offset, ByteSpan into) const {
+    if (!is_whole_) return read_stream(*contents_, id_, box_, offset, into);
     const MutexLock lock(mutex_);
     if (offset == 0) {
       stream_.emplace(*contents_, id_);
@@ -54,6 +58,8 @@ class TensorSource : public Source {
   const std::shared_ptr<const Contents> contents_;
   const Tensor& tensor_;
   const TensorId id_;
+  const Box box_;
+  const bool is_whole_;
   const Dtype dtype_;
   mutable Mutex mutex_;
   // Continues at next_, which is -1 as long as there is no stream.
@@ -73,9 +79,10 @@ Result<Contents> select_tensors(const std::shared_ptr<const Contents>& from,
     tensor.name = pick.name;
     tensor.aliases = pick.aliases;
     tensor.dtype = pick.dtype;
+    if (pick.part) tensor.shape = pick.part->second;
     holders.push_back({.name = pick.name, .kind = HolderKind::kFile});
     tensors.push_back(std::move(tensor));
-    sources.push_back(std::make_shared<TensorSource>(from, pick.tensor, pick.dtype));
+    sources.push_back(std::make_shared<TensorSource>(from, pick));
   }
   LayoutBuilder builder(tensors, std::move(holders));
   for (TensorId id = 0; id < tensors.size(); ++id) {

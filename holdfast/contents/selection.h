@@ -3,8 +3,10 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "holdfast/contents/contents.h"
@@ -17,6 +19,8 @@ struct Pick {
   std::string name{};
   std::vector<std::string> aliases{};
   Dtype dtype = Dtype::kF32;  // the tensor's own, or one that it is converted to
+  // If it is set, only this box of the tensor, under this shape, which has as many elements.
+  std::optional<std::pair<Box, Shape>> part{};
 };
 
 // Contents with these tensors and nothing else. The same tensor may be picked several

@@ -8,6 +8,8 @@
 #include "holdfast/formats/format.h"
 #include "holdfast/inspect/attempt_path.h"
 #include "holdfast/inspect/export_names.h"
+#include "holdfast/models/hf_config.h"
+#include "holdfast/models/rules.h"
 #include "holdfast/state/float_convert.h"
 #include "holdfast/store/location.h"
 
@@ -157,6 +159,39 @@ std::map<std::string, std::string> resolve_ties(Choice& choice, const Target& ta
   return metadata;
 }
 
+void rename_aliases(const RuleSet& rules, const Shape& shape, Pick& pick) {
+  for (std::string& alias : pick.aliases) {
+    const auto stored = file_tensors(rules, alias, shape);
+    if (stored.size() == 1) alias = stored.front().name;
+  }
+}
+
+// Gives the tensors of a model of transformers the names of save_pretrained(), which stores
+// each expert by itself. A configuration of another model changes nothing.
+Result<void> rename_for_files(Choice& choice, const Collection& tensors,
+                              const std::string& config) {
+  const Json json = HOLDFAST_TRY(parse_json(config, "config.json"));
+  const auto type = json.is_object() ? json.find("model_type") : json.end();
+  const bool named = json.is_object() && type != json.end() && type->is_string();
+  const std::string set = named ? rules_of_type(type->get<std::string>()) : "";
+  if (set.empty()) return {};
+  const RuleSet rules = HOLDFAST_TRY(find_rule_set(set));
+  std::vector<Pick> picks;
+  for (const Pick& pick : choice.picks) {
+    const Tensor& tensor = tensors.tensor(pick.tensor);
+    const auto stored = file_tensors(rules, pick.name, tensor.shape);
+    if (stored.empty()) picks.push_back(pick);
+    if (stored.empty()) rename_aliases(rules, tensor.shape, picks.back());
+    for (const FileTensor& one : stored) {
+      Pick& part = picks.emplace_back(pick);
+      part.name = one.name;
+      if (one.box != Box::whole(tensor.shape)) part.part = {one.box, one.shape};
+    }
+  }
+  choice.picks = std::move(picks);
+  return {};
+}
+
 // A file of safetensors has no place for values that are no tensors.
 void drop_objects(Choice& choice) {
   const auto* dict = choice.objects.as<Object::Dict>();
@@ -202,12 +237,18 @@ Result<void> export_found(Env& env, const Found& from, const Target& target,
         choose_adapter(choice, training, options.adapter).within(where));
     HOLDFAST_TRY(keep_adapter(choice, adapter, config).within(where));
   }
+  if (target.format == kHf) {
+    const std::string& config = target.files.at(std::string(target.config_name()));
+    HOLDFAST_TRY(rename_for_files(choice, opened.collection, config).within(where));
+  }
   if (options.dtype) convert_dtypes(choice, *options.dtype);
   if (target.format != kTorch) drop_objects(choice);
   const auto metadata = resolve_ties(choice, target, options.ties);
   int64_t total = 0;
   for (const Pick& pick : choice.picks) {
-    total += opened.collection.tensor(pick.tensor).bytes();
+    const Tensor& tensor = opened.collection.tensor(pick.tensor);
+    const int64_t part = pick.part ? pick.part->second.elements() : 0;
+    total += pick.part ? part * bytes_of(tensor.dtype) : tensor.bytes();
   }
   meter_sources(opened, options.reading, total);
   Contents made = HOLDFAST_TRY(select_tensors(

@@ -1,6 +1,7 @@
 // What the objects of a checkpoint of Megatron tell about it.
 #include "holdfast/megatron/megatron.h"
 #include "holdfast/megatron/objects.h"
+#include "holdfast/models/tensor_tables.h"
 
 namespace holdfast {
 
@@ -11,11 +12,8 @@ RuleSet with_gates(RuleSet rules, const Object& objects) {
     return rules;
   }
   for (Rule& rule : rules.rules) {
-    bool up = false;
-    for (const char* weight :
-         {"mlp.dense_h_to_4h.", "mlp.linear_fc1.weight", "mlp.linear_fc1.bias"}) {
-      up |= rule.pattern.find(weight) != rule.pattern.npos;
-    }
+    const auto known = rule_of_module(rule.pattern);
+    const bool up = known && !known->with.empty();
     if (up && rule.cut == Cut::kAxis && rule.axis == 0) rule.parts = 2;
   }
   return rules;

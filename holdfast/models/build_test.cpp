@@ -144,10 +144,10 @@ TEST(BuildTest, RegimesHaveTheBytesThatTheirNamesPromise) {
 
 TEST(BuildTest, OptimizerStateIsNamedAfterItsParameterAndKnowsIt) {
   const Collection c = build(tiny_gpt(), "tp=2");
-  const Tensor& weight = c.tensor(c.find("layers.3.mlp.up.weight").value());
+  const Tensor& weight = c.tensor(c.find("layers.3.mlp.dense_h_to_4h.weight").value());
   EXPECT_EQ(weight.dtype, Dtype::kBf16);
   for (const char* suffix : {"master", "exp_avg", "exp_avg_sq"}) {
-    const auto id = c.find(fmt::format("layers.3.mlp.up.weight.{}", suffix));
+    const auto id = c.find(fmt::format("layers.3.mlp.dense_h_to_4h.weight.{}", suffix));
     ASSERT_TRUE(id) << suffix;
     EXPECT_EQ(c.tensor(*id).of, weight.name);
     EXPECT_EQ(c.tensor(*id).shape, weight.shape);
@@ -156,19 +156,20 @@ TEST(BuildTest, OptimizerStateIsNamedAfterItsParameterAndKnowsIt) {
               std::string_view(suffix) == "master" ? Role::kMaster : Role::kSlot);
   }
   const Collection sgd = build(tiny_gpt(), "tp=1", find_training("sgd").value());
-  EXPECT_TRUE(sgd.find("norm.bias.momentum"));
-  EXPECT_FALSE(sgd.find("norm.bias.master"));
+  EXPECT_TRUE(sgd.find("final_layernorm.bias.momentum"));
+  EXPECT_FALSE(sgd.find("final_layernorm.bias.master"));
 }
 
 TEST(BuildTest, TheTiedHeadAndItsMomentsAreOnBothEndsOfThePipeline) {
   const Collection c = build(tiny_gpt(), "tp=1,pp=4,dp=1");
   for (const char* suffix : {"", ".master", ".exp_avg", ".exp_avg_sq"}) {
-    const std::string name = fmt::format("embedding.word.weight{}", suffix);
+    const std::string name = fmt::format("embedding.word_embeddings.weight{}", suffix);
     EXPECT_THAT(held(c, name), ElementsAre(64000, 0, 0, 64000)) << name;
-    EXPECT_EQ(c.find(name), c.find(fmt::format("head.weight{}", suffix)));
+    EXPECT_EQ(c.find(name), c.find(fmt::format("output_layer.weight{}", suffix)));
   }
-  EXPECT_THAT(held(c, "embedding.position.weight"), ElementsAre(2048, 0, 0, 0));
-  EXPECT_THAT(held(c, "norm.weight"), ElementsAre(0, 0, 0, 64));
+  EXPECT_THAT(held(c, "embedding.position_embeddings.weight"),
+              ElementsAre(2048, 0, 0, 0));
+  EXPECT_THAT(held(c, "final_layernorm.weight"), ElementsAre(0, 0, 0, 64));
 }
 
 TEST(BuildTest, VocabularyRowsAreCutAfterPaddingAndPaddingIsNotHeld) {
@@ -177,14 +178,15 @@ TEST(BuildTest, VocabularyRowsAreCutAfterPaddingAndPaddingIsNotHeld) {
   for (const int64_t tp : {1, 2, 3, 4, 6, 8, 16, 64}) {
     const Collection c = build(model, fmt::format("tp={}", tp), weights);
     const int64_t share = (50257 + 128 * tp - 1) / (128 * tp) * 128;
-    const auto rows = held(c, "embedding.word.weight");
+    const auto rows = held(c, "embedding.word_embeddings.weight");
     for (int64_t t = 0; t < tp; ++t) {
       const int64_t want = std::clamp<int64_t>(50257 - t * share, 0, share);
       EXPECT_EQ(rows[static_cast<size_t>(t)], want * 768) << tp << " " << t;
     }
   }
   // 50257 rows in shares of 896: the last 7 of 64 ranks have padding only.
-  const auto rows = held(build(model, "tp=64", weights), "embedding.word.weight");
+  const auto rows = held(build(model, "tp=64", weights),
+                         "embedding.word_embeddings.weight");
   EXPECT_EQ(std::ranges::count(rows, 0), 7);
 }
 
@@ -192,7 +194,7 @@ TEST(BuildTest, ThirtyLayersOnFourStagesAndExplicitListsPutLayersWhereTheySay) {
   const Model model = make_gpt(
       {.layers = 30, .hidden = 8, .heads = 2, .vocabulary = 16, .positions = 2});
   const auto stage = [](const Collection& c, int64_t layer) {
-    const auto on = held(c, fmt::format("layers.{}.mlp.up.bias", layer));
+    const auto on = held(c, fmt::format("layers.{}.mlp.dense_h_to_4h.bias", layer));
     return std::ranges::find(on, 32) - on.begin();
   };
   const Collection even = build(model, "pp=4");
@@ -207,52 +209,54 @@ TEST(BuildTest, ThirtyLayersOnFourStagesAndExplicitListsPutLayersWhereTheySay) {
   const Collection listed = build(model, "pp=2,stages=1-29/0");
   EXPECT_EQ(stage(listed, 0), 1);
   EXPECT_EQ(stage(listed, 29), 0);
-  EXPECT_THAT(held(listed, "embedding.position.weight"), ElementsAre(16, 0));
+  EXPECT_THAT(held(listed, "embedding.position_embeddings.weight"), ElementsAre(16, 0));
   EXPECT_THAT(refusal(model, "pp=31"), HasSubstr("31 x 1 is more than the model's 30"));
 }
 
 TEST(BuildTest, InterleavedQkvIsOneBoxWhereRanksDivideTheGroups) {
   const Collection c = build(tiny_llama(8, 4), "tp=2");
-  EXPECT_THAT(boxes(c, "layers.0.attention.qkv.weight", 1),
+  EXPECT_THAT(boxes(c, "layers.0.self_attention.query_key_value.weight", 1),
               ElementsAre("[2:4, 0:4, 0:4, 0:24]"));
-  EXPECT_THAT(boxes(c, "layers.0.mlp.gate_up.weight", 1),
+  EXPECT_THAT(boxes(c, "layers.0.mlp.dense_h_to_4h.weight", 1),
               ElementsAre("[0:2, 20:40, 0:24]"));
 }
 
 TEST(BuildTest, InterleavedRowsMayLeaveARankWithoutKeysAndValues) {
   // 64 query heads and 2 + 2 KV heads on 8 ranks: rows of 8.5 heads for each.
   const Collection c = build(tiny_llama(64, 2), "tp=8");
-  EXPECT_THAT(held(c, "layers.0.attention.qkv.weight"), Each(34 * 24));
-  EXPECT_THAT(boxes(c, "layers.0.attention.qkv.weight", 0),
+  EXPECT_THAT(held(c, "layers.0.self_attention.query_key_value.weight"), Each(34 * 24));
+  EXPECT_THAT(boxes(c, "layers.0.self_attention.query_key_value.weight", 0),
               ElementsAre("[0:1, 0:8, 0:4, 0:24]", "[0:1, 8:9, 0:2, 0:24]"));
 }
 
 TEST(BuildTest, BlockedQkvReplicatesKvHeadsWhereRanksAreMore) {
   const Collection c = build(tiny_llama(64, 2), "tp=8,qkv=blocked");
-  EXPECT_THAT(held(c, "layers.0.attention.qkv.weight"), Each((8 + 2) * 4 * 24));
+  EXPECT_THAT(held(c, "layers.0.self_attention.query_key_value.weight"),
+              Each((8 + 2) * 4 * 24));
   for (HolderId t = 0; t < 8; ++t) {
     const HolderId group = t / 4, query = t % 4 * 8;
     EXPECT_THAT(
-        boxes(c, "layers.1.attention.qkv.weight", t),
+        boxes(c, "layers.1.self_attention.query_key_value.weight", t),
         ElementsAre(fmt::format("[{}:{}, {}:{}, 0:4, 0:24]", group, group + 1, query,
                                 query + 8),
                     fmt::format("[{}:{}, 32:34, 0:4, 0:24]", group, group + 1)));
   }
 
   const Collection mqa = build(tiny_llama(12, 1), "tp=4,qkv=blocked");
-  EXPECT_THAT(held(mqa, "layers.0.attention.qkv.weight"), Each((3 + 2) * 4 * 24));
+  EXPECT_THAT(held(mqa, "layers.0.self_attention.query_key_value.weight"),
+              Each((3 + 2) * 4 * 24));
 
   // 10 groups on 4 ranks stay whole; the output projection follows their query heads.
   const Collection uneven = build(tiny_llama(20, 10), "tp=4,qkv=blocked");
-  EXPECT_THAT(held(uneven, "layers.0.attention.qkv.weight"),
+  EXPECT_THAT(held(uneven, "layers.0.self_attention.query_key_value.weight"),
               ElementsAre(2 * 4 * 96, 3 * 4 * 96, 2 * 4 * 96, 3 * 4 * 96));
-  EXPECT_THAT(held(uneven, "layers.0.attention.output.weight"),
+  EXPECT_THAT(held(uneven, "layers.0.self_attention.dense.weight"),
               ElementsAre(4 * 96, 6 * 96, 4 * 96, 6 * 96));
 }
 
 TEST(BuildTest, ElderMegatronLayoutsHaveTheSameBoxesInOtherPlaces) {
   const Model model = tiny_gpt();
-  const char* name = "layers.0.attention.qkv.weight";
+  const char* name = "layers.0.self_attention.query_key_value.weight";
   const Collection now = build(model, "tp=2");
   const auto strides = [&](const Collection& c) {
     const TensorId id = c.find(name).value();
@@ -290,33 +294,34 @@ TEST(BuildTest, AParameterSmallerThanTheReplicasLeavesSomeEmpty) {
   const Model model =
       make_gpt({.layers = 1, .hidden = 3, .heads = 1, .vocabulary = 5, .positions = 1});
   const Collection tensor = build(model, "dp=5,zero=3");
-  EXPECT_THAT(held(tensor, "norm.weight"), ElementsAre(1, 1, 1, 0, 0));
+  EXPECT_THAT(held(tensor, "final_layernorm.weight"), ElementsAre(1, 1, 1, 0, 0));
   // 12 rows in blocks of ceil(12 / 8) = 2: six ranks have rows, as with torch.chunk.
   const Collection rows = build(model, "dp=8,zero=3,shard=rows");
-  EXPECT_THAT(held(rows, "layers.0.mlp.up.weight"),
+  EXPECT_THAT(held(rows, "layers.0.mlp.dense_h_to_4h.weight"),
               ElementsAre(6, 6, 6, 6, 6, 6, 0, 0));
 }
 
 TEST(BuildTest, AFlatShardOfAColumnCutGoesThroughTheRanksOwnBox) {
   // mlp.down [64, 256] cut in columns: rank t has [64, 128]; half of that is 32 rows.
   const Collection c = build(tiny_gpt(), "tp=2,dp=2,zero=1");
-  EXPECT_THAT(boxes(c, "layers.0.mlp.down.weight.exp_avg", 1),
+  EXPECT_THAT(boxes(c, "layers.0.mlp.dense_4h_to_h.weight.exp_avg", 1),
               ElementsAre("[0:32, 128:256]"));
-  EXPECT_THAT(boxes(c, "layers.0.mlp.down.weight.exp_avg", 2),
+  EXPECT_THAT(boxes(c, "layers.0.mlp.dense_4h_to_h.weight.exp_avg", 2),
               ElementsAre("[32:64, 0:128]"));
-  EXPECT_THAT(boxes(c, "layers.0.mlp.down.weight", 2), ElementsAre("[0:64, 0:128]"));
+  EXPECT_THAT(boxes(c, "layers.0.mlp.dense_4h_to_h.weight", 2),
+              ElementsAre("[0:64, 0:128]"));
 }
 
 TEST(BuildTest, ExpertsAreCutByTheirOwnCoordinates) {
   const int64_t expert = 2 * 24 * 16;
   // Seats l = tp + 2 dp; etp = l % 2, ep = l / 2 % 2, two replicas.
   const Collection c = build(tiny_moe(4), "tp=2,dp=4,ep=2,etp=2");
-  const char* name = "layers.1.experts.gate_up.weight";
+  const char* name = "layers.1.mlp.experts.dense_h_to_4h.weight";
   EXPECT_THAT(held(c, name), Each(2 * expert / 2));
   EXPECT_THAT(boxes(c, name, 0), ElementsAre("[0:2, 0:2, 0:12, 0:16]"));
   EXPECT_THAT(boxes(c, name, 3), ElementsAre("[2:4, 0:2, 12:24, 0:16]"));
   EXPECT_EQ(boxes(c, name, 4), boxes(c, name, 0));
-  EXPECT_THAT(held(c, "layers.1.router.weight"), Each(4 * 16));
+  EXPECT_THAT(held(c, "layers.1.mlp.router.weight"), Each(4 * 16));
 
   const Collection uneven = build(tiny_moe(5), "tp=1,dp=4,ep=4");
   EXPECT_THAT(held(uneven, name), ElementsAre(expert, expert, expert, 2 * expert));
@@ -328,9 +333,10 @@ TEST(BuildTest, ExpertsAreCutByTheirOwnCoordinates) {
 TEST(BuildTest, ZeroDividesExpertsOverTheirOwnReplicasOnly) {
   const Collection c = build(tiny_moe(4), "tp=1,dp=8,ep=4,zero=1");
   const int64_t expert = 2 * 24 * 16;
-  EXPECT_THAT(held(c, "layers.0.experts.gate_up.weight"), Each(expert));
-  EXPECT_THAT(held(c, "layers.0.experts.gate_up.weight.exp_avg"), Each(expert / 2));
-  EXPECT_THAT(held(c, "layers.0.router.weight.exp_avg"), Each(4 * 16 / 8));
+  EXPECT_THAT(held(c, "layers.0.mlp.experts.dense_h_to_4h.weight"), Each(expert));
+  EXPECT_THAT(held(c, "layers.0.mlp.experts.dense_h_to_4h.weight.exp_avg"),
+              Each(expert / 2));
+  EXPECT_THAT(held(c, "layers.0.mlp.router.weight.exp_avg"), Each(4 * 16 / 8));
 }
 
 TEST(BuildTest, EverySliceOfADenseModelHasAsManyHoldersAsReplicas) {
@@ -342,11 +348,11 @@ TEST(BuildTest, EverySliceOfADenseModelHasAsManyHoldersAsReplicas) {
     }
     return counts;
   };
-  EXPECT_THAT(holders("layers.2.mlp.up.weight"), ElementsAre(3));
-  EXPECT_THAT(holders("layers.2.mlp.up.bias"), ElementsAre(3));
-  EXPECT_THAT(holders("layers.2.mlp.down.bias"), ElementsAre(12));
-  EXPECT_THAT(holders("embedding.position.weight"), ElementsAre(12));
-  EXPECT_THAT(holders("embedding.word.weight"), ElementsAre(6));
+  EXPECT_THAT(holders("layers.2.mlp.dense_h_to_4h.weight"), ElementsAre(3));
+  EXPECT_THAT(holders("layers.2.mlp.dense_h_to_4h.bias"), ElementsAre(3));
+  EXPECT_THAT(holders("layers.2.mlp.dense_4h_to_h.bias"), ElementsAre(12));
+  EXPECT_THAT(holders("embedding.position_embeddings.weight"), ElementsAre(12));
+  EXPECT_THAT(holders("embedding.word_embeddings.weight"), ElementsAre(6));
 }
 
 TEST(BuildTest, ConvolutionalNetworksAreCutAsFarAsTheyCanBe) {
@@ -368,8 +374,8 @@ TEST(BuildTest, PositionsSitOnTheDevicesThatWereChosen) {
   const std::vector<uint32_t> chosen{2, 0};
   const Collection c =
       build_collection(model, p, {}, make_devices(3, 1), chosen).value();
-  EXPECT_THAT(held(c, "embedding.position.weight"), ElementsAre(0, 0, 2048));
-  EXPECT_THAT(held(c, "norm.weight"), ElementsAre(64, 0, 0));
+  EXPECT_THAT(held(c, "embedding.position_embeddings.weight"), ElementsAre(0, 0, 2048));
+  EXPECT_THAT(held(c, "final_layernorm.weight"), ElementsAre(64, 0, 0));
   EXPECT_EQ(c.layout().holders()[1].name, "device-1");
 
   const auto why = [&](std::vector<uint32_t> where, uint32_t devices) {

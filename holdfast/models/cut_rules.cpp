@@ -37,9 +37,32 @@ std::string_view without_last(std::string_view name) {
   return name.substr(0, name.rfind('.'));
 }
 
+// The boxes of a stored [queries; keys; values] that a box of Cut::kQkv is.
+std::vector<Box> stored_qkv_boxes(const Box& box, const Shape& model) {
+  const int64_t queries = model[1] - 2, size = model[2];
+  std::vector<Extent> rows;  // of each component of each group
+  for (int64_t group = box[0].lo; group < box[0].hi; ++group) {
+    for (int64_t c = box[1].lo; c < box[1].hi; ++c) {
+      const int64_t head = c < queries ? group * queries + c : model[0] * c + group;
+      rows.push_back({head * size + box[2].lo, head * size + box[2].hi});
+    }
+  }
+  std::ranges::sort(rows);
+  std::vector<Box> boxes;
+  for (const Extent& each : rows) {
+    if (!boxes.empty() && boxes.back()[0].hi == each.lo) {
+      boxes.back() = boxes.back().with(0, {boxes.back()[0].lo, each.hi});
+    } else {
+      boxes.push_back({each, box[3]});
+    }
+  }
+  return boxes;
+}
+
 // The boxes of a stored tensor that a box of the model's tensor is.
-std::vector<Box> stored_boxes(const Box& box, const Shape& shape,
+std::vector<Box> stored_boxes(const Box& box, const Shape& model, const Shape& shape,
                               const StoredTensor& stored) {
+  if (stored.queries > 0) return stored_qkv_boxes(box, model);
   if (stored.parts == 1) return {box};
   const int axis = stored.axis;
   const int64_t size = shape[axis] / stored.parts;
@@ -75,7 +98,8 @@ Result<Collection> as_stored(const Collection& cut,
       continue;
     }
     for (const Slice& slice : layout.slices(t)) {
-      for (const Box& box : stored_boxes(slice.box, own[t].shape, stored[t])) {
+      for (const Box& box :
+           stored_boxes(slice.box, cut.tensor(t).shape, own[t].shape, stored[t])) {
         for (PieceId p = slice.first; p < slice.last; ++p) {
           const HolderId holder = layout.holder(p);
           builder.add(t, box, holder, ends[holder]);
@@ -99,9 +123,12 @@ Result<void> check_degree(const Parameter& parameter, int64_t unit,
                      name, parallel.ep, experts);
     }
   }
-  if (parameter.cut != Cut::kAxis) return {};
+  if (parameter.cut != Cut::kAxis && parameter.cut != Cut::kQkv) return {};
   const int64_t ways = parameter.expert ? parallel.expert_tp() : parallel.tp;
-  const int64_t size = parameter.tensor.shape[parameter.axis];
+  const Shape& shape = parameter.tensor.shape;
+  // Of queries, keys and values in one weight, the keys have the fewest rows.
+  const int64_t size =
+      parameter.cut == Cut::kQkv ? shape[0] * shape[2] : shape[parameter.axis];
   if (size % (ways * unit) == 0) return {};
   return invalid("{}: {}={} does not divide its dimension of {}{}; expected a divisor",
                  name, parameter.expert && parallel.etp > 0 ? "etp" : "tp", ways, size,

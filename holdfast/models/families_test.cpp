@@ -134,21 +134,22 @@ TEST(FamiliesTest, PackedTensorsHaveEachComponentOnAnAxisOfItsOwn) {
     }
     return Shape();
   };
-  EXPECT_EQ(shape(llama, "layers.79.attention.qkv.weight"), (Shape{8, 10, 128, 8192}));
-  EXPECT_EQ(shape(llama, "layers.0.mlp.gate_up.weight"), (Shape{2, 28672, 8192}));
-  EXPECT_EQ(shape(mixtral, "layers.3.experts.gate_up.weight"),
+  EXPECT_EQ(shape(llama, "layers.79.self_attention.query_key_value.weight"),
+            (Shape{8, 10, 128, 8192}));
+  EXPECT_EQ(shape(llama, "layers.0.mlp.dense_h_to_4h.weight"), (Shape{2, 28672, 8192}));
+  EXPECT_EQ(shape(mixtral, "layers.3.mlp.experts.dense_h_to_4h.weight"),
             (Shape{8, 2, 14336, 4096}));
-  EXPECT_EQ(shape(find_model("gpt2").value(), "layers.0.attention.qkv.bias"),
+  EXPECT_EQ(shape(find_model("gpt2").value(), "layers.0.self_attention.query_key_value.bias"),
             (Shape{12, 3, 64}));
 }
 
 TEST(FamiliesTest, GptTiesItsHeadAndLlamaDoesNot) {
   const Parameter gpt = find_model("gpt2")->parameters.front();
   EXPECT_TRUE(gpt.also_last);
-  EXPECT_THAT(gpt.tensor.aliases, testing::ElementsAre("head.weight"));
+  EXPECT_THAT(gpt.tensor.aliases, testing::ElementsAre("output_layer.weight"));
   const Model llama = find_model("llama-3-8b").value();
   EXPECT_FALSE(llama.parameters.front().also_last);
-  EXPECT_EQ(llama.parameters.back().tensor.name, "head.weight");
+  EXPECT_EQ(llama.parameters.back().tensor.name, "output_layer.weight");
   EXPECT_EQ(llama.parameters.back().site, Site::kLast);
 }
 

@@ -3,113 +3,374 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <initializer_list>
+#include <set>
+#include <sstream>
+#include <tuple>
 
-#include "holdfast/base/checked.h"
-#include "holdfast/models/hf_families.h"
 #include "holdfast/models/hf_fields.h"
-#include "holdfast/models/transformers.h"
+#include "holdfast/models/tensor_tables.h"
 
 namespace holdfast {
 namespace {
 
-constexpr int64_t kMaxParameters = int64_t{1} << 50;
+// A family of decoders that decoder_rows() has.
+struct Decoder {
+  std::string_view type;
+  bool tied;               // unless the configuration says otherwise, as the next two
+  int64_t kv_heads;        // 0: as many as query heads
+  int64_t head;            // the size of a head; 0: the hidden size over the heads
+  std::string_view flags;  // of the table
+  std::string_view bias;   // the key that turns on biases of attention; empty if none
+  bool bias_of_output;     // the bias of the output projection, too
+};
 
-// Fails if the product, which is a lower bound of the model's size, is above 2^50.
-Result<void> check_product(const Fields& fields, const char* what,
-                           std::initializer_list<int64_t> sizes) {
-  int64_t product = 1;
-  for (const int64_t size : sizes) {
-    const auto next = checked_mul(product, size);
-    if (!next || *next > kMaxParameters) {
-      return invalid("{}: {} have more than 2^50 parameters", fields.where(), what);
-    }
-    product = *next;
+constexpr std::array kDecoders{
+    Decoder{"llama", false, 0, 0, "q kv", "attention_bias", true},
+    Decoder{"mistral", false, 8, 0, "q kv", "", false},
+    Decoder{"mixtral", false, 8, 0, "q kv mixtral", "", false},
+    Decoder{"qwen2", false, 32, 0, "q kv qkv_bias", "", false},
+    Decoder{"qwen2_moe", false, 16, 0, "q kv shared_one", "qkv_bias", false},
+    Decoder{"qwen3", false, 32, 128, "q kv qk_norm", "attention_bias", true},
+    Decoder{"qwen3_moe", false, 4, 0, "q kv qk_norm", "attention_bias", true},
+    Decoder{"phi3", false, 0, 0, "fused", "", false},
+    Decoder{"gemma", true, 16, 256, "q kv", "attention_bias", true},
+    Decoder{"gemma2", true, 4, 256, "q kv four_norms", "attention_bias", true},
+    Decoder{"gemma3_text", true, 4, 256, "q kv four_norms qk_norm", "attention_bias",
+            true},
+    Decoder{"deepseek_v2", false, 0, 0, "latent shared", "attention_bias", true},
+    Decoder{"deepseek_v3", false, 0, 0, "latent shared score_bias", "attention_bias",
+            true},
+};
+
+// What a table needs to become a model.
+struct TableModel {
+  std::span<const TensorRow> rows;
+  TableValues values{};
+  HeadCounts heads{};
+};
+
+void set_flags(TableValues& values, std::string_view flags) {
+  for (std::istringstream words{std::string(flags)}; words;) {
+    std::string word;
+    if (words >> word) values.flags.insert(word);
   }
+}
+
+// Reads the sizes that all families have. Biases and heads are read by each family.
+Result<TableModel> read_table(Fields& fields, std::span<const TensorRow> rows,
+                              const std::string& inner) {
+  TableModel model{.rows = rows};
+  model.values.layers = HOLDFAST_TRY(size_of(fields, "num_hidden_layers", kMaxLayers));
+  model.values.sizes["H"] = HOLDFAST_TRY(size_of(fields, "hidden_size"));
+  model.values.sizes["F"] = HOLDFAST_TRY(size_of(fields, inner));
+  const int64_t heads = HOLDFAST_TRY(size_of(fields, "num_attention_heads", kMaxHeads));
+  model.heads = {heads, heads};
+  return model;
+}
+
+Result<void> read_words(Fields& fields, TableModel& model, bool tied,
+                        const std::string& embedding, const std::string& head) {
+  model.values.sizes["V"] = HOLDFAST_TRY(size_of(fields, "vocab_size"));
+  if (!HOLDFAST_TRY(flag_or(fields, "tie_word_embeddings", tied))) return {};
+  model.values.flags.insert("tied");
+  model.values.ties[embedding] = head;
   return {};
 }
 
-Result<Model> read_gpt2(Fields& fields) {
-  GptDims dims{.name = "gpt2"};
-  dims.layers = HOLDFAST_TRY(size_of(fields, "n_layer", kMaxLayers));
-  dims.hidden = HOLDFAST_TRY(size_of(fields, "n_embd"));
-  dims.heads = HOLDFAST_TRY(size_of(fields, "n_head", kMaxHeads));
-  dims.vocabulary = HOLDFAST_TRY(size_of(fields, "vocab_size"));
-  dims.positions = HOLDFAST_TRY(size_of(fields, "n_positions"));
-  dims.inner = HOLDFAST_TRY(size_or(fields, "n_inner", 4 * dims.hidden));
-  dims.tied = HOLDFAST_TRY(flag_or(fields, "tie_word_embeddings", true));
-  HOLDFAST_TRY(check_multiple(fields, "n_embd", dims.hidden, "n_head", dims.heads));
+// The class that the configuration is for must be one of those that the table describes.
+Result<std::string> read_class(Fields& fields,
+                               std::initializer_list<std::string_view> known) {
+  if (!is_given(fields, "architectures")) return std::string(*known.begin());
+  const Json* list = HOLDFAST_TRY(fields.array("architectures"));
+  const bool named = !list->empty() && list->front().is_string();
+  const std::string name = named ? list->front().get<std::string>() : "";
+  for (const std::string_view ending : known) {
+    if (name.ends_with(ending)) return std::string(ending);
+  }
+  return unsupported(
+      "{}.architectures: \"{}\"; expected a class that ends in {} (plan --module takes "
+      "any model)",
+      fields.where(), name.substr(0, 80), fmt::join(known, ", "));
+}
+
+// Every query head has its own part of the latent keys and values, so that there are as
+// many KV heads as query heads.
+Result<void> read_latent_attention(Fields& fields, TableModel& model) {
+  auto& sizes = model.values.sizes;
+  const int64_t heads = model.heads.heads;
+  const int64_t plain = HOLDFAST_TRY(size_or(fields, "qk_nope_head_dim", 128));
+  const int64_t rotary = HOLDFAST_TRY(size_or(fields, "qk_rope_head_dim", 64));
+  const int64_t value = HOLDFAST_TRY(size_or(fields, "v_head_dim", 128));
+  sizes["RKV"] = HOLDFAST_TRY(size_or(fields, "kv_lora_rank", 512));
+  sizes["Q"] = heads * (plain + rotary);
+  sizes["KVA"] = sizes["RKV"] + rotary;
+  sizes["KVB"] = heads * (plain + value);
+  sizes["O"] = heads * value;
+  // null means that queries are not compressed. Without the key they are.
+  const bool compressed = !fields.has("q_lora_rank") || is_given(fields, "q_lora_rank");
+  if (compressed) sizes["RQ"] = HOLDFAST_TRY(size_or(fields, "q_lora_rank", 1536));
+  model.values.flags.insert(compressed ? "q_lora" : "q");
+  return {};
+}
+
+Result<void> read_heads(Fields& fields, const Decoder& family, TableModel& model) {
+  auto& sizes = model.values.sizes;
+  const int64_t heads = model.heads.heads;
+  const bool null =
+      fields.has("num_key_value_heads") && !is_given(fields, "num_key_value_heads");
+  const int64_t otherwise = null || family.kv_heads == 0 ? heads : family.kv_heads;
+  model.heads.kv_heads =
+      HOLDFAST_TRY(size_or(fields, "num_key_value_heads", otherwise, kMaxHeads));
+  HOLDFAST_TRY(check_multiple(fields, "num_attention_heads", heads,
+                              "num_key_value_heads", model.heads.kv_heads));
+  int64_t head = HOLDFAST_TRY(size_or(fields, "head_dim", family.head));
+  if (head == 0) {
+    HOLDFAST_TRY(check_multiple(fields, "hidden_size", sizes["H"],
+                                "num_attention_heads", heads));
+    head = sizes["H"] / heads;
+  }
+  sizes["D"] = head;
+  sizes["Q"] = sizes["O"] = heads * head;
+  sizes["K"] = model.heads.kv_heads * head;
+  sizes["QKV"] = sizes["Q"] + 2 * sizes["K"];
+  return {};
+}
+
+// All layers of a Mixtral have experts.
+Result<void> read_mixtral_experts(Fields& fields, TableModel& model) {
+  auto& values = model.values;
+  values.sizes["E"] = HOLDFAST_TRY(size_of(fields, "num_local_experts", kMaxHeads));
+  values.sizes["M"] = values.sizes["F"];
+  values.sparse = [](int64_t) { return true; };
+  return {};
+}
+
+// Tells which layers of a Qwen model have experts.
+Result<void> read_qwen_experts(Fields& fields, TableModel& model) {
+  auto& values = model.values;
+  values.sizes["E"] = HOLDFAST_TRY(size_of(fields, "num_experts", kMaxHeads));
+  values.sizes["M"] = HOLDFAST_TRY(size_of(fields, "moe_intermediate_size"));
+  if (values.flags.contains("shared_one")) {
+    values.sizes["S"] =
+        HOLDFAST_TRY(size_of(fields, "shared_expert_intermediate_size"));
+  }
+  const int64_t step =
+      HOLDFAST_TRY(size_or(fields, "decoder_sparse_step", 1, kMaxLayers));
+  std::set<int64_t> dense;
+  if (is_given(fields, "mlp_only_layers")) {
+    for (const Json& layer : *HOLDFAST_TRY(fields.array("mlp_only_layers"))) {
+      dense.insert(
+          HOLDFAST_TRY(json_integer(layer, fields.where() + ".mlp_only_layers")));
+    }
+  }
+  values.sparse = [step, dense](int64_t layer) {
+    return (layer + 1) % step == 0 && !dense.contains(layer);
+  };
+  return {};
+}
+
+Result<void> read_deepseek_experts(Fields& fields, TableModel& model, bool v3) {
+  auto& sizes = model.values.sizes;
+  sizes["E"] = HOLDFAST_TRY(size_of(fields, "n_routed_experts", kMaxHeads));
+  sizes["M"] = HOLDFAST_TRY(size_of(fields, "moe_intermediate_size"));
+  sizes["S"] = sizes["M"] *
+               HOLDFAST_TRY(size_or(fields, "n_shared_experts", v3 ? 1 : 2, kMaxHeads));
+  const int64_t dense = is_given(fields, "first_k_dense_replace")
+                            ? HOLDFAST_TRY(fields.integer("first_k_dense_replace"))
+                            : (v3 ? 3 : 0);
+  model.values.sparse = [dense](int64_t layer) { return layer >= dense; };
+  return {};
+}
+
+Result<TableModel> read_decoder(Fields& fields, const Decoder& family) {
+  HOLDFAST_TRY(read_class(fields, {"ForCausalLM"}));
+  TableModel model =
+      HOLDFAST_TRY(read_table(fields, decoder_rows(), "intermediate_size"));
+  model.values.prefix = "model.";
+  HOLDFAST_TRY(read_words(fields, model, family.tied, "model.embed_tokens.weight",
+                          "lm_head.weight"));
+  set_flags(model.values, family.flags);
+  const bool latent = model.values.flags.contains("latent");
+  HOLDFAST_TRY(latent ? read_latent_attention(fields, model)
+                      : read_heads(fields, family, model));
+  if (!family.bias.empty() &&
+      HOLDFAST_TRY(flag_or(fields, std::string(family.bias), !family.bias_of_output))) {
+    model.values.flags.insert(latent ? "latent_bias" : "qkv_bias");
+    if (family.bias_of_output) model.values.flags.insert("o_bias");
+  }
+  const bool mlp_bias = family.type == "llama" || family.type == "deepseek_v2";
+  if (mlp_bias && HOLDFAST_TRY(flag_or(fields, "mlp_bias", false))) {
+    model.values.flags.insert("mlp_bias");
+  }
+  if (family.type == "mixtral") {
+    HOLDFAST_TRY(read_mixtral_experts(fields, model));
+  } else if (latent) {
+    HOLDFAST_TRY(read_deepseek_experts(fields, model, family.type == "deepseek_v3"));
+  } else if (family.type.ends_with("_moe")) {
+    HOLDFAST_TRY(read_qwen_experts(fields, model));
+  }
+  return model;
+}
+
+Result<TableModel> read_neox(Fields& fields) {
+  HOLDFAST_TRY(read_class(fields, {"ForCausalLM"}));
+  TableModel model = HOLDFAST_TRY(read_table(fields, neox_rows(), "intermediate_size"));
+  model.values.prefix = "gpt_neox.";
+  HOLDFAST_TRY(
+      read_words(fields, model, false, "gpt_neox.embed_in.weight", "lm_head.weight"));
+  model.values.sizes["QKV"] = 3 * model.values.sizes["H"];
+  if (HOLDFAST_TRY(flag_or(fields, "attention_bias", true))) {
+    model.values.flags.insert("qkv_bias");
+  }
+  return model;
+}
+
+Result<TableModel> read_gpt2(Fields& fields) {
+  const std::string kind =
+      HOLDFAST_TRY(read_class(fields, {"LMHeadModel", "GPT2Model"}));
+  TableModel model{.rows = gpt2_rows()};
+  auto& [layers, prefix, sizes, flags, sparse, ties] = model.values;
+  layers = HOLDFAST_TRY(size_of(fields, "n_layer", kMaxLayers));
+  sizes["H"] = HOLDFAST_TRY(size_of(fields, "n_embd"));
+  sizes["F"] = HOLDFAST_TRY(size_or(fields, "n_inner", 4 * sizes["H"]));
+  sizes["P"] = HOLDFAST_TRY(size_of(fields, "n_positions"));
+  const int64_t heads = HOLDFAST_TRY(size_of(fields, "n_head", kMaxHeads));
+  model.heads = {heads, heads};
+  HOLDFAST_TRY(check_multiple(fields, "n_embd", sizes["H"], "n_head", heads));
   if (HOLDFAST_TRY(flag_or(fields, "add_cross_attention", false))) {
     return unsupported("{}.add_cross_attention: true; expected false", fields.where());
   }
-  HOLDFAST_TRY(check_product(fields, "its attention layers",
-                             {dims.layers, 4, dims.hidden, dims.hidden}));
   HOLDFAST_TRY(
-      check_product(fields, "its MLPs", {dims.layers, 2, dims.hidden, dims.inner}));
-  HOLDFAST_TRY(
-      check_product(fields, "its embeddings", {2, dims.vocabulary, dims.hidden}));
-  HOLDFAST_TRY(check_product(fields, "its positions", {dims.positions, dims.hidden}));
-  return make_gpt(dims);
+      read_words(fields, model, true, "transformer.wte.weight", "lm_head.weight"));
+  if (kind != "GPT2Model") prefix = "transformer.";
+  if (kind == "GPT2Model") flags.insert("tied");  // it has no head
+  return model;
 }
 
-Result<void> read_attention(Fields& fields, LlamaDims& dims) {
-  dims.heads = HOLDFAST_TRY(size_of(fields, "num_attention_heads", kMaxHeads));
-  dims.kv_heads =
-      HOLDFAST_TRY(size_or(fields, "num_key_value_heads", dims.heads, kMaxHeads));
-  dims.head = HOLDFAST_TRY(size_or(fields, "head_dim", 0));
-  HOLDFAST_TRY(check_multiple(fields, "num_attention_heads", dims.heads,
-                              "num_key_value_heads", dims.kv_heads));
-  if (dims.head > 0) return {};
-  HOLDFAST_TRY(check_multiple(fields, "hidden_size", dims.hidden, "num_attention_heads",
-                              dims.heads));
-  dims.head = dims.hidden / dims.heads;
-  return {};
-}
-
-Result<Model> read_llama(Fields& fields, bool mixtral) {
-  LlamaDims dims{.name = mixtral ? "mixtral" : "llama"};
-  dims.layers = HOLDFAST_TRY(size_of(fields, "num_hidden_layers", kMaxLayers));
-  dims.hidden = HOLDFAST_TRY(size_of(fields, "hidden_size"));
-  dims.inner = HOLDFAST_TRY(size_of(fields, "intermediate_size"));
-  dims.vocabulary = HOLDFAST_TRY(size_of(fields, "vocab_size"));
-  dims.tied = HOLDFAST_TRY(flag_or(fields, "tie_word_embeddings", false));
-  HOLDFAST_TRY(read_attention(fields, dims));
-  if (mixtral) {
-    dims.experts = HOLDFAST_TRY(size_of(fields, "num_local_experts", kMaxHeads));
-  } else {
-    dims.attention_bias = HOLDFAST_TRY(flag_or(fields, "attention_bias", false));
-    dims.mlp_bias = HOLDFAST_TRY(flag_or(fields, "mlp_bias", false));
+Result<TableModel> read_opt(Fields& fields) {
+  HOLDFAST_TRY(read_class(fields, {"ForCausalLM"}));
+  TableModel model = HOLDFAST_TRY(read_table(fields, opt_rows(), "ffn_dim"));
+  model.values.prefix = "model.decoder.";
+  HOLDFAST_TRY(read_words(fields, model, true, "model.decoder.embed_tokens.weight",
+                          "lm_head.weight"));
+  auto [sizes, flags] = std::tie(model.values.sizes, model.values.flags);
+  sizes["W"] = HOLDFAST_TRY(size_or(fields, "word_embed_proj_dim", sizes["H"]));
+  if (sizes["W"] != sizes["H"]) flags.insert("project");
+  sizes["P"] = HOLDFAST_TRY(size_or(fields, "max_position_embeddings", 2048)) + 2;
+  if (HOLDFAST_TRY(flag_or(fields, "enable_bias", true))) flags.insert("bias");
+  if (HOLDFAST_TRY(flag_or(fields, "layer_norm_elementwise_affine", true))) {
+    flags.insert("affine");
   }
-  const int64_t experts = mixtral ? dims.experts : 1;
-  HOLDFAST_TRY(check_product(fields, "its attention layers",
-                             {dims.layers, 4, dims.heads, dims.head, dims.hidden}));
-  HOLDFAST_TRY(check_product(fields, "its MLPs",
-                             {dims.layers, 3, dims.hidden, dims.inner, experts}));
-  HOLDFAST_TRY(
-      check_product(fields, "its embeddings", {2, dims.vocabulary, dims.hidden}));
-  return make_llama(dims);
+  if (HOLDFAST_TRY(flag_or(fields, "do_layer_norm_before", true)) &&
+      !HOLDFAST_TRY(flag_or(fields, "_remove_final_layer_norm", false))) {
+    flags.insert("final_norm");
+  }
+  return model;
+}
+
+// The number of labels: num_labels, or the size of id2label, or 2.
+Result<int64_t> read_labels(Fields& fields) {
+  if (is_given(fields, "id2label")) {
+    const Json* names = HOLDFAST_TRY(fields.any("id2label"));
+    if (names->is_object()) return static_cast<int64_t>(names->size());
+  }
+  return size_or(fields, "num_labels", 2);
+}
+
+Result<TableModel> read_bert(Fields& fields) {
+  const std::string kind =
+      HOLDFAST_TRY(read_class(fields, {"ForMaskedLM", "ForPreTraining",
+                                       "ForSequenceClassification", "BertModel"}));
+  TableModel model = HOLDFAST_TRY(read_table(fields, bert_rows(), "intermediate_size"));
+  auto [sizes, flags] = std::tie(model.values.sizes, model.values.flags);
+  const bool words = kind == "ForMaskedLM" || kind == "ForPreTraining";
+  if (kind != "BertModel") model.values.prefix = "bert.";
+  HOLDFAST_TRY(read_words(fields, model, true, "bert.embeddings.word_embeddings.weight",
+                          "cls.predictions.decoder.weight"));
+  if (!words) model.values.ties.clear();
+  if (words && flags.contains("tied")) {
+    model.values.ties["cls.predictions.bias"] = "cls.predictions.decoder.bias";
+  }
+  sizes["P"] = HOLDFAST_TRY(size_or(fields, "max_position_embeddings", 512));
+  sizes["T"] = HOLDFAST_TRY(size_or(fields, "type_vocab_size", 2));
+  if (words) flags.insert("words");
+  if (kind != "ForMaskedLM") flags.insert("pooler");
+  if (kind == "ForPreTraining") flags.insert("sentences");
+  if (kind == "ForSequenceClassification") {
+    flags.insert("labels");
+    sizes["L"] = HOLDFAST_TRY(read_labels(fields));
+  }
+  return model;
+}
+
+Result<TableModel> read_vit(Fields& fields) {
+  const std::string kind =
+      HOLDFAST_TRY(read_class(fields, {"ForImageClassification", "ViTModel"}));
+  TableModel model = HOLDFAST_TRY(read_table(fields, vit_rows(), "intermediate_size"));
+  auto [sizes, flags] = std::tie(model.values.sizes, model.values.flags);
+  const int64_t image = HOLDFAST_TRY(size_or(fields, "image_size", 224));
+  const int64_t patch = HOLDFAST_TRY(size_or(fields, "patch_size", 16));
+  sizes["A"] = sizes["B"] = patch;
+  sizes["P"] = (image / patch) * (image / patch) + 1;
+  sizes["N"] = HOLDFAST_TRY(size_or(fields, "num_channels", 3));
+  if (HOLDFAST_TRY(flag_or(fields, "qkv_bias", true))) flags.insert("qkv_bias");
+  if (kind == "ViTModel") {
+    flags.insert("pooler");
+    sizes["O"] = HOLDFAST_TRY(size_or(fields, "pooler_output_size", sizes["H"]));
+  } else {
+    model.values.prefix = "vit.";
+    flags.insert("labels");
+    sizes["L"] = HOLDFAST_TRY(read_labels(fields));
+  }
+  return model;
+}
+
+Result<TableModel> read_by_type(Fields& fields, std::string_view type) {
+  if (type == "gpt2") return read_gpt2(fields);
+  if (type == "gpt_neox") return read_neox(fields);
+  if (type == "opt") return read_opt(fields);
+  if (type == "bert") return read_bert(fields);
+  if (type == "vit") return read_vit(fields);
+  const auto family = std::ranges::find(kDecoders, type, &Decoder::type);
+  HOLDFAST_CHECK(family != kDecoders.end(), "no table for {}", type);
+  return read_decoder(fields, *family);
 }
 
 }  // namespace
 
 std::vector<std::string> config_types() {
-  std::vector<std::string> types = table_types();
-  types.insert(types.end(), {"gpt2", "llama", "mixtral"});
+  std::vector<std::string> types{"bert", "gpt2", "gpt_neox", "opt", "vit"};
+  for (const Decoder& family : kDecoders) types.emplace_back(family.type);
   std::ranges::sort(types);
   return types;
+}
+
+std::string rules_of_type(std::string_view type) {
+  if (type == "gpt_neox") return "hf-gpt-neox";
+  const auto family = std::ranges::find(kDecoders, type, &Decoder::type);
+  if (family == kDecoders.end()) {
+    const bool known = std::ranges::count(config_types(), type) > 0;
+    return known ? fmt::format("hf-{}", type) : "";
+  }
+  if (type == "mixtral" || type == "phi3") return fmt::format("hf-{}", type);
+  if (type.starts_with("deepseek")) return "hf-deepseek";
+  return type.ends_with("_moe") ? "hf-qwen-moe" : "hf-llama";
 }
 
 Result<Model> model_from_config(const Json& config, std::string_view where) {
   Fields fields = HOLDFAST_TRY(Fields::of(config, std::string(where)));
   const std::string type = HOLDFAST_TRY(fields.text("model_type"));
-  if (type == "gpt2") return read_gpt2(fields);
-  if (type == "llama") return read_llama(fields, false);
-  if (type == "mixtral") return read_llama(fields, true);
-  if (std::ranges::count(table_types(), type) > 0)
-    return read_table_model(fields, type);
-  return unsupported(
-      "{}.model_type: \"{}\"; expected one of {} (plan --module takes any model)",
-      where, type.substr(0, 40), fmt::join(config_types(), ", "));
+  if (std::ranges::count(config_types(), type) == 0) {
+    return unsupported(
+        "{}.model_type: \"{}\"; expected one of {} (plan --module takes any model)",
+        where, type.substr(0, 40), fmt::join(config_types(), ", "));
+  }
+  const TableModel table = HOLDFAST_TRY(read_by_type(fields, type));
+  std::vector<NamedTensor> tensors =
+      HOLDFAST_TRY(expand_table(table.rows, table.values).within(fields.where()));
+  return model_of_tensors(type, std::move(tensors), table.heads).within(fields.where());
 }
 
 }  // namespace holdfast

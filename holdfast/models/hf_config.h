@@ -1,8 +1,8 @@
 // Makes a model from a Hugging Face config.json, because users have such files at hand.
 // Keys that do not change the tensors are ignored; keys that do are read, or refused.
 //
-// The tensors of gpt2, llama and mixtral have Holdfast's own names and the fused shapes
-// of Megatron (transformers.h). Those of all other types have the names of transformers.
+// The tensors have the names and shapes that the classes of transformers 5 have
+// (tensor_tables.h).
 #pragma once
 
 #include <string>
@@ -16,6 +16,9 @@ namespace holdfast {
 
 // The types that model_from_config() reads, in order of name.
 std::vector<std::string> config_types();
+
+// The name of the rule set (rules.h) for models of the type; "" if there is none.
+std::string rules_of_type(std::string_view type);
 
 // The model's name is its model_type. `where` names the file in messages. Fails with
 // kUnsupported on another model_type, and with kInvalid on sizes that are missing, not

@@ -1,147 +1,18 @@
 #include "holdfast/models/named_model.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <unordered_set>
 
 #include "holdfast/base/checked.h"
 #include "holdfast/models/rules.h"
+#include "holdfast/models/tensor_tables.h"
 #include "holdfast/models/transformers.h"
 
 namespace holdfast {
 namespace {
 
 constexpr int64_t kMaxElements = int64_t{1} << 50;
-
-// What a module is called in models that no table knows (tensor_tables.h).
-struct NameRule {
-  std::string_view leaf;    // the name of the module
-  std::string_view parent;  // a name among the modules around it; empty for any
-  std::string_view words;   // about its weight: rows are outputs
-};
-
-// The first rule that fits counts.
-constexpr std::array kRules{
-    NameRule{"q_proj", "", "rows heads"},
-    NameRule{"q_b_proj", "", "rows heads"},
-    NameRule{"kv_b_proj", "", "rows heads"},  // latent attention: a part of each head
-    NameRule{"query", "", "rows heads"},
-    NameRule{"to_q", "", "rows heads"},
-    NameRule{"wq", "", "rows heads"},
-    NameRule{"q", "SelfAttention", "rows heads"},
-    NameRule{"q", "EncDecAttention", "rows heads"},
-    NameRule{"k_proj", "", "rows kv_heads"},
-    NameRule{"v_proj", "", "rows kv_heads"},
-    NameRule{"key", "", "rows kv_heads"},
-    NameRule{"value", "", "rows kv_heads"},
-    NameRule{"to_k", "", "rows kv_heads"},
-    NameRule{"to_v", "", "rows kv_heads"},
-    NameRule{"wk", "", "rows kv_heads"},
-    NameRule{"wv", "", "rows kv_heads"},
-    NameRule{"k", "SelfAttention", "rows kv_heads"},
-    NameRule{"k", "EncDecAttention", "rows kv_heads"},
-    NameRule{"v", "SelfAttention", "rows kv_heads"},
-    NameRule{"v", "EncDecAttention", "rows kv_heads"},
-    NameRule{"qkv_proj", "", "rows/3 heads"},
-    NameRule{"query_key_value", "", "rows/3 heads"},
-    NameRule{"qkv", "", "rows/3 heads"},
-    NameRule{"Wqkv", "", "rows/3 heads"},
-    NameRule{"in_proj", "", "rows/3 heads"},
-    NameRule{"c_attn", "", "rows/3 heads"},
-    NameRule{"o_proj", "", "columns heads"},
-    NameRule{"out_proj", "", "columns heads"},
-    NameRule{"wo", "attention", "columns heads"},
-    NameRule{"o", "SelfAttention", "columns heads"},
-    NameRule{"o", "EncDecAttention", "columns heads"},
-    NameRule{"c_proj", "attn", "columns heads"},
-    NameRule{"proj", "attn", "columns heads"},
-    NameRule{"dense", "attention", "columns heads"},  // also attention.output.dense
-    NameRule{"dense", "self_attention", "columns heads"},
-    NameRule{"gate_up_proj", "", "rows/2"},
-    NameRule{"gate_proj", "", "rows"},
-    NameRule{"up_proj", "", "rows"},
-    NameRule{"fc1", "", "rows"},
-    NameRule{"c_fc", "", "rows"},
-    NameRule{"dense_h_to_4h", "", "rows"},
-    NameRule{"dense", "intermediate", "rows"},
-    NameRule{"linear1", "", "rows"},
-    NameRule{"w1", "", "rows"},
-    NameRule{"w3", "", "rows"},
-    NameRule{"wi", "", "rows"},
-    NameRule{"wi_0", "", "rows"},
-    NameRule{"wi_1", "", "rows"},
-    NameRule{"down_proj", "", "columns"},
-    NameRule{"fc2", "", "columns"},
-    NameRule{"c_proj", "", "columns"},
-    NameRule{"dense_4h_to_h", "", "columns"},
-    NameRule{"dense", "output", "columns"},
-    NameRule{"linear2", "", "columns"},
-    NameRule{"w2", "", "columns"},
-    NameRule{"wo", "", "columns"},
-    NameRule{"embed_tokens", "", "vocabulary"},
-    NameRule{"embed_in", "", "vocabulary"},
-    NameRule{"embed_out", "", "vocabulary"},
-    NameRule{"word_embeddings", "", "vocabulary"},
-    NameRule{"tok_embeddings", "", "vocabulary"},
-    NameRule{"wte", "", "vocabulary"},
-    NameRule{"lm_head", "", "vocabulary"},
-    NameRule{"decoder", "predictions", "vocabulary"},
-    NameRule{"predictions", "cls", "vocabulary"},  // the bias of its decoder
-};
-
-// Modules that come after the layers, though some models list them before.
-constexpr std::array<std::string_view, 14> kAfterLayers{"lm_head",
-                                                        "embed_out",
-                                                        "head",
-                                                        "classifier",
-                                                        "score",
-                                                        "pooler",
-                                                        "norm",
-                                                        "ln_f",
-                                                        "cls",
-                                                        "project_out",
-                                                        "layernorm",
-                                                        "final_layer_norm",
-                                                        "final_layernorm",
-                                                        "output"};
-
-// A name such as model.layers.3.mlp.down_proj.weight in its parts.
-struct NameParts {
-  std::vector<std::string_view> modules;  // model, layers, 3, mlp, down_proj
-  bool bias = false;
-};
-
-NameParts parts_of(std::string_view name) {
-  NameParts parts;
-  while (true) {
-    const size_t dot = name.find('.');
-    parts.modules.push_back(name.substr(0, dot));
-    if (dot == name.npos) break;
-    name.remove_prefix(dot + 1);
-  }
-  std::string_view& last = parts.modules.back();
-  parts.bias = last == "bias" || last.ends_with("_bias");
-  if ((last == "weight" || last == "bias") && parts.modules.size() > 1) {
-    parts.modules.pop_back();
-  } else if (last.ends_with("_weight") || last.ends_with("_bias")) {
-    last.remove_suffix(last.size() - last.rfind('_'));  // in_proj_weight
-  }
-  return parts;
-}
-
-// The words about a module of that name; "" if there are none.
-std::string_view words_of(const NameParts& parts) {
-  const auto& modules = parts.modules;
-  for (const NameRule& rule : kRules) {
-    if (modules.back() != rule.leaf) continue;
-    if (rule.parent.empty()) return rule.words;
-    if (std::count(modules.begin(), modules.end() - 1, rule.parent) > 0) {
-      return rule.words;
-    }
-  }
-  return "";
-}
 
 bool is_number(std::string_view text) {
   return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
@@ -154,18 +25,21 @@ class Cutter {
 
   void cut(Parameter& parameter, const NamedTensor& named,
            const NameParts& parts) const {
-    const std::string_view words = named.words.empty() ? words_of(parts) : named.words;
-    const Rule rule = parse_words(words).value();
+    const Rule rule = named.words.empty()
+                          ? rule_of_module(parameter.tensor.name).value_or(Rule())
+                          : parse_words(named.words).value();
+    const bool transposed = named.words.empty() ? named.transposed : rule.transposed;
     const bool stacked = is_expert(parameter, parts);
     const int rank = parameter.tensor.shape.rank() - (stacked ? 1 : 0);
     if (rule.cut == Cut::kReplicated || rank < 1 || rank > 2) return;
     if (rank == 1 && !parts.bias) return;  // a norm of that name
     // The axes of the outputs and of the inputs, after the axis of experts.
     const int first = stacked ? 1 : 0;
-    const int outputs = rank == 2 && named.transposed ? first + 1 : first;
+    const int outputs = rank == 2 && transposed ? first + 1 : first;
     const int inputs = rank == 2 ? 2 * first + 1 - outputs : -1;
     parameter.expert = stacked;
-    set(parameter, rule, rule.axis == 0 ? outputs : inputs);
+    const bool by_outputs = (rule.axis == 0) != rule.transposed;
+    set(parameter, rule, by_outputs ? outputs : inputs);
   }
 
  private:
@@ -184,8 +58,7 @@ class Cutter {
       return;
     }
     if (axis < 0) return;
-    const bool fused = rule.heads == HeadKind::kQueries && rule.parts * rule.in_head == 3;
-    if (fused) return cut_qkv(parameter, axis);
+    if (rule.is_fused_qkv()) return cut_qkv(parameter, axis);
     if (rule.parts > 1) return cut_fused(parameter, axis, rule.parts);
     if (rule.heads == HeadKind::kNone) return cut_axis(parameter, axis);
     const bool shared = rule.heads == HeadKind::kKeyValues;
@@ -330,24 +203,15 @@ class Layers {
 };
 
 bool is_after_layers(std::string_view name) {
-  const NameParts parts = parts_of(name);
-  if (std::ranges::count(parts.modules, "embeddings") > 0) return false;
-  return std::ranges::any_of(parts.modules, [](std::string_view module) {
-    return std::ranges::count(kAfterLayers, module) > 0;
-  });
-}
-
-bool is_embedding(std::string_view name) {
-  const NameParts parts = parts_of(name);
-  return std::ranges::any_of(parts.modules, [](std::string_view module) {
-    return module == "wte" || module == "wpe" || module.find("emb") != module.npos;
-  });
+  return site_of_module(name) == Site::kLast;
 }
 
 // The place of a tensor that is in no layer.
 Site site_outside(std::string_view name, bool seen_layer, TensorOrder order) {
-  if (is_after_layers(name)) return Site::kLast;
-  if (order == TensorOrder::kAny && is_embedding(name)) return Site::kFirst;
+  const std::optional<Site> known = site_of_module(name);
+  if (known == Site::kLast) return Site::kLast;
+  const bool first = known == Site::kFirst || name.find("emb") != name.npos;
+  if (order == TensorOrder::kAny && first) return Site::kFirst;
   return seen_layer ? Site::kLast : Site::kFirst;
 }
 

@@ -26,7 +26,9 @@ enum class About : uint8_t {
   kHeads,
   kStacked,
   kTied,
-  kBuffer
+  kBuffer,
+  kTransposed,
+  kWith
 };
 
 std::optional<int64_t> number_of(std::string_view text) {
@@ -51,17 +53,19 @@ bool read_axis(std::string_view word, Rule& rule) {
   return parts.has_value();
 }
 
-// Reads "heads", "heads*3", "kv_heads" and "by_head".
+// Reads "heads", "heads*3", "kv_heads", "groups" and "by_head".
 bool read_heads(std::string_view word, Rule& rule) {
   const bool several = word.starts_with("heads*");
   if (several) {
     const auto count = number_of(word.substr(word.find('*') + 1));
     if (!count) return false;
     rule.in_head = *count;
-  } else if (word != "heads" && word != "kv_heads" && word != "by_head") {
+  } else if (word != "heads" && word != "kv_heads" && word != "groups" &&
+             word != "by_head") {
     return false;
   }
   rule.heads = word == "kv_heads"  ? HeadKind::kKeyValues
+               : word == "groups"  ? HeadKind::kGroups
                : word == "by_head" ? HeadKind::kOtherSize
                                    : HeadKind::kQueries;
   return true;
@@ -95,8 +99,13 @@ std::optional<About> read_word(std::string_view word, Rule& rule) {
     rule.tied_with = word.substr(word.find('=') + 1);
     return About::kTied;
   }
-  const std::array<std::tuple<std::string_view, bool*, About>, 3> flags{
+  if (word.starts_with("with=")) {
+    rule.with = word.substr(word.find('=') + 1);
+    return About::kWith;
+  }
+  const std::array<std::tuple<std::string_view, bool*, About>, 4> flags{
       {{"stacked", &rule.stacked, About::kStacked},
+       {"transposed", &rule.transposed, About::kTransposed},
        {"tied", &rule.tied, About::kTied},
        {"buffer", &rule.buffer, About::kBuffer}}};
   for (const auto& [name, flag, about] : flags) {
@@ -132,6 +141,7 @@ Result<Rule> collect_words(std::string_view pattern, std::string_view words,
                      before->second, word);
     }
   }
+  if (rule.transposed) rule.axis = 1 - rule.axis;
   return rule;
 }
 

@@ -1,105 +1,63 @@
 #include "holdfast/models/rules.h"
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <map>
 #include <optional>
 #include <set>
 #include <tuple>
 
+#include "holdfast/models/rule_match.h"
+#include "holdfast/models/tensor_tables.h"
 #include "holdfast/models/transformers.h"
 
 namespace holdfast {
 namespace {
 
-// How many modules may stand around the model: a name such as
-// "optimizer.module.model.layers.0.mlp.up.weight".
-constexpr int kMostWrappers = 3;
+using TensorsByName = std::map<std::string_view, const Tensor*>;
 
-// Numbers of layers and experts are far below this.
-constexpr int64_t kMostNumber = int64_t{1} << 20;
-
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
-// Reads the number at the beginning of the text and removes it.
-std::optional<int64_t> take_number(std::string_view& text) {
-  int64_t number = 0;
-  const auto [end, error] =
-      std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || number < 0 || number > kMostNumber) return std::nullopt;
-  text.remove_prefix(static_cast<size_t>(end - text.data()));
-  return number;
+// The weight of the module with that name beside the module of the tensor, if both are
+// matrices.
+const Tensor* matrix_beside(const Tensor& tensor, std::string_view module,
+                            const TensorsByName& named) {
+  constexpr std::string_view kWeight = ".weight";
+  std::string_view name = tensor.name;
+  if (module.empty() || !name.ends_with(kWeight)) return nullptr;
+  name.remove_suffix(kWeight.size());
+  const size_t outer = name.rfind('.') + 1;  // 0 without a dot
+  const auto found =
+      named.find(fmt::format("{}{}{}", name.substr(0, outer), module, kWeight));
+  if (found == named.end() || tensor.shape.rank() != 2) return nullptr;
+  return found->second->shape.rank() == 2 ? found->second : nullptr;
 }
 
-struct Numbers {
-  int64_t layer = 0;
-  int64_t expert = -1;
-  friend auto operator<=>(const Numbers&, const Numbers&) = default;
-};
-
-std::optional<Numbers> match(std::string_view pattern, std::string_view name) {
-  Numbers numbers;
-  for (; !pattern.empty(); pattern.remove_prefix(1)) {
-    if (pattern.front() == '#' || pattern.front() == '%') {
-      const auto number = take_number(name);
-      if (!number) return std::nullopt;
-      (pattern.front() == '#' ? numbers.layer : numbers.expert) = *number;
-      continue;
-    }
-    if (name.empty() || name.front() != pattern.front()) return std::nullopt;
-    name.remove_prefix(1);
+// Gives queries, keys and values in one weight the shape of Cut::kQkv. The columns of
+// `output`, the projection of the attention's output, are as many as the queries are rows.
+// Without the size of a head, each row of the keys counts as a head.
+Result<StoredTensor> separate_queries(const Tensor& output, int64_t head,
+                                      Parameter& parameter) {
+  Tensor& tensor = parameter.tensor;
+  const int64_t queries = output.shape[1];
+  const int64_t keys = (tensor.shape[0] - queries) / 2;
+  if (keys <= 0 || queries + 2 * keys != tensor.shape[0] || queries % keys != 0) {
+    return invalid(
+        "{}: has {} rows, and {} has {} columns; expected that many rows of queries, and "
+        "as many or a divisor of them for each of keys and values",
+        tensor.name, tensor.shape[0], output.name, queries);
   }
-  return name.empty() ? std::optional(numbers) : std::nullopt;
-}
-
-// The name of a pattern for these numbers.
-std::string name_at(std::string_view pattern, const Numbers& at) {
-  std::string name;
-  for (const char c : pattern) {
-    if (c == '#') {
-      name += std::to_string(at.layer);
-    } else if (c == '%') {
-      name += std::to_string(at.expert);
-    } else {
-      name += c;
-    }
-  }
-  return name;
-}
-
-struct Found {
-  size_t rule = 0;
-  Numbers numbers{};
-  std::string_view bare{};  // the name without the modules around the model
-};
-
-// Finds the rule of a name. Modules before the pattern are skipped, but no numbered ones,
-// because what is behind a number is inside a layer.
-std::optional<Found> find_rule(const RuleSet& set, std::string_view name) {
-  for (int skipped = 0; skipped <= kMostWrappers; ++skipped) {
-    for (size_t i = 0; i < set.rules.size(); ++i) {
-      const auto numbers = match(set.rules[i].pattern, name);
-      if (numbers) return Found{i, *numbers, name};
-    }
-    const size_t dot = name.find('.');
-    if (dot == name.npos || is_digit(name.front())) break;
-    name.remove_prefix(dot + 1);
-  }
-  return std::nullopt;
-}
-
-std::optional<Found> find_rule(const RuleSet& set, const Tensor& tensor) {
-  auto found = find_rule(set, tensor.name);
-  for (const std::string& alias : tensor.aliases) {
-    if (!found) found = find_rule(set, alias);
-  }
-  return found;
+  const int64_t size = head > 0 && keys % head == 0 ? head : 1;
+  parameter.cut = Cut::kQkv;
+  parameter.groups = keys / size;
+  parameter.queries = queries / keys;
+  parameter.rows = 3;
+  tensor.shape = Shape{parameter.groups, parameter.queries + 2, size, tensor.shape[1]};
+  return StoredTensor{.parts = 3, .queries = parameter.queries};
 }
 
 // The parameter of a rule, and how the tensor is stored.
 Result<std::pair<Parameter, StoredTensor>> make_parameter(const Rule& rule,
-                                                          const Tensor& tensor) {
+                                                          const Tensor& tensor,
+                                                          const TensorsByName& named,
+                                                          int64_t head) {
   const int first = rule.stacked ? 1 : 0;
   const int axis = rule.axis + first;
   const bool cut = rule.cut != Cut::kReplicated;
@@ -114,6 +72,13 @@ Result<std::pair<Parameter, StoredTensor>> make_parameter(const Rule& rule,
   parameter.axis = axis;
   if (rule.cut == Cut::kVocabulary) parameter.tensor.pad_multiple = kVocabularyPad;
   if (rule.parts == 1) return std::pair(std::move(parameter), StoredTensor{});
+  const Tensor* output =
+      rule.parts == 3 ? matrix_beside(tensor, rule.with, named) : nullptr;
+  if (output != nullptr) {
+    const StoredTensor stored =
+        HOLDFAST_TRY(separate_queries(*output, head, parameter));
+    return std::pair(std::move(parameter), stored);
+  }
   if (tensor.shape[axis] % rule.parts != 0) {
     return invalid(
         "{}: has the shape {}; expected {} equal components along dimension {}",
@@ -130,74 +95,47 @@ Result<std::pair<Parameter, StoredTensor>> make_parameter(const Rule& rule,
                    StoredTensor{.axis = axis, .parts = rule.parts});
 }
 
-// The two weights of an MLP, as Megatron names them.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kMlps{
-    {{"mlp.dense_h_to_4h.weight", "mlp.dense_4h_to_h.weight"},
-     {"mlp.linear_fc1.weight", "mlp.linear_fc2.weight"}}};
-
 // Refuses a gate that is stored in one tensor with the weight it gates (SwiGLU), if the
 // rules do not say so, and rules that say so where there is none. Only the shapes show it:
 // the first weight has twice the rows that the second has columns. Cut as plain rows, one
 // rank would get all of the gate and another one none.
-Result<void> check_gates(const RuleSet& set, std::span<const Tensor> tensors) {
-  std::map<std::string_view, const Tensor*> named;
-  for (const Tensor& tensor : tensors) named[tensor.name] = &tensor;
-  for (const Tensor& up : tensors) {
-    for (const auto& [first, second] : kMlps) {
-      if (!up.name.ends_with(first)) continue;
-      const std::string stem = up.name.substr(0, up.name.size() - first.size());
-      const auto down = named.find(stem + std::string(second));
-      const auto rule = find_rule(set, up.name);
-      if (down == named.end() || !rule) continue;
-      if (up.shape.rank() != 2 || down->second->shape.rank() != 2) continue;
-      const bool gated = up.shape[0] == 2 * down->second->shape[1];
-      const int64_t parts = set.rules[rule->rule].parts;
-      if (gated ? parts != 1 : parts != 2) continue;
-      if (!gated) {
-        return invalid(
-            "{}: has {} rows, and {} has {} columns; expected twice as many rows by rules "
-            "or args that tell of a gate",
-            up.name, up.shape[0], down->second->name, down->second->shape[1]);
-      }
-      return invalid(
-          "{}: has {} rows, twice the columns of {}, so it holds a gate, too; expected "
-          "--rules with a file that says \"rows/2\" for it",
-          up.name, up.shape[0], down->second->name);
-    }
-  }
-  return {};
-}
-
-// Refuses queries, keys and values in one weight that have different sizes, as with
-// fewer KV heads than query heads: the rules cut three components of one size. The
-// output projection shows it, which has a column for each query.
-Result<void> check_fused_queries(const RuleSet& set, std::span<const Tensor> tensors) {
-  constexpr std::string_view kFused = "qkv_proj.weight";
-  std::map<std::string_view, const Tensor*> named;
-  for (const Tensor& tensor : tensors) named[tensor.name] = &tensor;
-  for (const Tensor& fused : tensors) {
-    if (!fused.name.ends_with(kFused) || fused.shape.rank() != 2) continue;
-    const auto rule = find_rule(set, fused.name);
-    if (!rule || set.rules[rule->rule].parts != 3) continue;
-    const std::string stem = fused.name.substr(0, fused.name.size() - kFused.size());
-    const auto output = named.find(stem + "o_proj.weight");
-    if (output == named.end() || output->second->shape.rank() != 2) continue;
-    if (fused.shape[0] == 3 * output->second->shape[1]) continue;
+Result<void> check_gate(const RuleSet& set, const Tensor& up,
+                        const TensorsByName& named) {
+  const auto found = find_rule(set, up.name);
+  if (!found) return {};
+  const Rule& rule = set.rules[found->rule];
+  // Rules of users need not tell the partner of a weight whose name is known.
+  const Rule known = rule_of_module(up.name).value_or(rule);
+  if (rule.parts == 3 || known.is_fused_qkv()) return {};
+  const Tensor* down =
+      matrix_beside(up, rule.with.empty() ? known.with : rule.with, named);
+  if (down == nullptr) return {};
+  const bool gated = up.shape[0] == 2 * down->shape[1];
+  if (gated ? rule.parts != 1 : rule.parts != 2) return {};
+  if (!gated) {
     return invalid(
-        "{}: has {} rows, and {} has {} columns; expected 3 times as many rows, because "
-        "keys and values with fewer heads than queries are not cut in one weight",
-        fused.name, fused.shape[0], output->second->name, output->second->shape[1]);
+        "{}: has {} rows, and {} has {} columns; expected twice as many rows by rules "
+        "or args that tell of a gate",
+        up.name, up.shape[0], down->name, down->shape[1]);
   }
-  return {};
+  return invalid(
+      "{}: has {} rows, twice the columns of {}, so it holds a gate, too; expected "
+      "--rules with a file that says \"rows/2\" for it",
+      up.name, up.shape[0], down->name);
 }
 
 // Carries out one call of apply_rules().
 class Applied {
  public:
   Applied(const RuleSet& set, std::span<const Tensor> tensors, int64_t head)
-      : set_(set), tensors_(tensors), head_(head) {}
+      : set_(set), tensors_(tensors), head_(head) {
+    for (const Tensor& tensor : tensors) named_[tensor.name] = &tensor;
+  }
 
   Result<RuledModel> run() {
+    for (const Tensor& tensor : tensors_) {
+      HOLDFAST_TRY(check_gate(set_, tensor, named_));
+    }
     for (TensorId t = 0; t < tensors_.size(); ++t) HOLDFAST_TRY(add(t));
     HOLDFAST_TRY(check_any());
     HOLDFAST_TRY(check_biases());
@@ -222,7 +160,7 @@ class Applied {
       return {};
     }
     const Rule& rule = set_.rules[found->rule];
-    auto made = HOLDFAST_TRY(make_parameter(rule, tensors_[t]));
+    auto made = HOLDFAST_TRY(make_parameter(rule, tensors_[t], named_, head_));
     made.second.tensor = t;
     auto& [parameter, stored] = made;
     const Numbers& at = found->numbers;
@@ -245,6 +183,7 @@ class Applied {
 
   int64_t unit_of(const Rule& rule) const {
     const bool known = head_ > 0 && rule.heads != HeadKind::kNone &&
+                       rule.heads != HeadKind::kGroups &&
                        rule.heads != HeadKind::kOtherSize;
     return known ? head_ * rule.in_head : rule.unit;
   }
@@ -387,6 +326,7 @@ class Applied {
   const RuleSet& set_;
   const std::span<const Tensor> tensors_;
   const int64_t head_;
+  TensorsByName named_;
   Model model_;
   std::vector<Entry> entries_;
   std::map<std::string_view, size_t> by_name_;  // entry of a name without wrappers
@@ -396,21 +336,8 @@ class Applied {
 
 }  // namespace
 
-const Rule* rule_of_name(const RuleSet& rules, std::string_view name) {
-  const auto found = find_rule(rules, name);
-  return found ? &rules.rules[found->rule] : nullptr;
-}
-
-int64_t count_ruled(const RuleSet& rules, std::span<const Tensor> tensors) {
-  return std::ranges::count_if(tensors, [&](const Tensor& tensor) {
-    return find_rule(rules, tensor).has_value();
-  });
-}
-
 Result<RuledModel> apply_rules(const RuleSet& rules, std::span<const Tensor> tensors,
                                int64_t head) {
-  HOLDFAST_TRY(check_gates(rules, tensors));
-  HOLDFAST_TRY(check_fused_queries(rules, tensors));
   return Applied(rules, tensors, head).run();
 }
 

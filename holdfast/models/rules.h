@@ -27,7 +27,11 @@
 //   heads            cut only between heads, if their size is known
 //   kv_heads         the same for the heads of keys and values, which may be fewer
 //   heads*3          each head has 3 components one after the other
+//   groups           heads of queries, a key and a value for each group, group by group
 //   by_head          its heads have another size than others
+//   transposed       the tensor is [inputs, outputs], so that its rows are columns here
+//   with=NAME        the module beside it whose columns tell what the rows are: with rows/3
+//                    they are the queries, and with rows they tell whether there is a gate
 //
 // Optimizer state follows its parameter. Its name is that of the parameter with another
 // module before it and with the name of the slot behind it, as in
@@ -47,13 +51,14 @@
 namespace holdfast {
 
 // What the dimension that is cut consists of.
-enum class HeadKind : uint8_t { kNone, kQueries, kKeyValues, kOtherSize };
+enum class HeadKind : uint8_t { kNone, kQueries, kKeyValues, kGroups, kOtherSize };
 
 struct Rule {
   std::string pattern{};
   Site site = Site::kLayer;  // kLayer for patterns with '#'
   Cut cut = Cut::kReplicated;
-  int axis = 0;       // for kAxis
+  int axis = 0;       // for kAxis, of the stored tensor
+  bool transposed = false;
   int64_t parts = 1;  // how many components lie along the axis
   int64_t unit = 1;
   HeadKind heads = HeadKind::kNone;
@@ -64,6 +69,14 @@ struct Rule {
   bool buffer = false;
   bool required = true;  // every layer has it
   bool some = false;     // not required, and some layers may have it without the others
+  std::string with{};    // the module beside it that "with=NAME" names
+  std::string in_files{};  // patterns of TensorRow::in_files, for built-in rules
+
+  // True if queries, keys and values lie along the axis.
+  bool is_fused_qkv() const {
+    const bool three = heads == HeadKind::kQueries && parts * in_head == 3;
+    return three || heads == HeadKind::kGroups;
+  }
 };
 
 struct RuleSet {
@@ -88,11 +101,13 @@ Result<RuleSet> rule_set_from_json(const Json& json, std::string_view where);
 
 // Where a tensor of the checkpoint is in the model, whose shape has an axis of its own
 // for the components: the dimension `axis` of the stored tensor is the dimensions
-// `axis` and `axis + 1` of the model's, [parts, size / parts].
+// `axis` and `axis + 1` of the model's, [parts, size / parts]. With `queries`, the rows are
+// all queries, then all keys, then all values, and the model has them as Cut::kQkv says.
 struct StoredTensor {
   TensorId tensor = 0;  // in the checkpoint
   int axis = 0;
   int64_t parts = 1;
+  int64_t queries = 0;  // query heads for each KV head
 };
 
 // A checkpoint as a model.
@@ -109,6 +124,17 @@ struct RuledModel {
 const Rule* rule_of_name(const RuleSet& rules, std::string_view name);
 // How many of the tensors have a rule of the set.
 int64_t count_ruled(const RuleSet& rules, std::span<const Tensor> tensors);
+
+// A tensor as save_pretrained() of transformers stores it: a box of the model's tensor. If
+// that has all experts, the file has one for each of them.
+struct FileTensor {
+  std::string name{};
+  Box box{};
+  Shape shape{};  // of the box, without the dimension of the experts
+};
+// What becomes of a tensor of the model in such files; empty if it stays as it is.
+std::vector<FileTensor> file_tensors(const RuleSet& rules, std::string_view name,
+                                     const Shape& shape);
 
 // Fails with kInvalid, naming the tensor: if it has no rule, if its shape does not fit the
 // rule or its bias, and if a tensor that the rules require is missing.

@@ -3,7 +3,10 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <optional>
+#include <ranges>
+#include <set>
 
 #include "holdfast/models/rules.h"
 #include "holdfast/models/tensor_tables.h"
@@ -18,41 +21,35 @@ struct Set {
   std::string_view always = "";  // flags that are set in every such checkpoint
   std::string_view maybe = "";   // flags that are set in some of them
   std::string_view some = "";    // flags of which each layer has some
-  bool in_files = false;         // whether TensorRow::in_files counts
+  // Whether tensors that all such checkpoints have are called as in TensorRow::in_files.
+  // Tensors that only some of them have may have either name.
+  bool in_files = false;
 };
 
 // The first set that fits a checkpoint counts.
 const std::array kSets{
-    Set{"hf-gpt2", gpt2_rows()},
+    Set{"hf-gpt2", gpt2_rows(), "", "tied stored"},
     Set{"hf-llama", decoder_rows(), "q kv dense",
         "tied qkv_bias o_bias mlp_bias qk_norm four_norms stored"},
-    Set{"hf-mixtral", decoder_rows(), "q kv", "tied qk_norm sparse mixtral stored"},
+    Set{"hf-mixtral", decoder_rows(), "q kv mixtral", "tied qk_norm sparse stored"},
     Set{"hf-qwen-moe", decoder_rows(), "q kv",
-        "tied qkv_bias o_bias qk_norm shared_one stored", "sparse dense one_each"},
+        "tied qkv_bias o_bias qk_norm shared_one stored", "sparse dense"},
     Set{"hf-phi3", decoder_rows(), "fused dense", "tied stored"},
     Set{"hf-deepseek", decoder_rows(), "latent",
         "tied q q_lora latent_bias o_bias mlp_bias score_bias stored",
-        "sparse dense one_each shared"},
+        "sparse dense shared"},
     Set{"hf-gpt-neox", neox_rows(), "", "tied qkv_bias stored"},
     Set{"hf-opt", opt_rows(), "", "tied bias affine final_norm project"},
     Set{"hf-bert", bert_rows(), "", "tied words pooler sentences labels stored"},
     Set{"hf-vit", vit_rows(), "", "qkv_bias pooler labels"},
     Set{"hf-vit-of-files", vit_rows(), "", "qkv_bias pooler labels", "", true},
-    Set{"megatron-gpt", megatron_rows()},
+    Set{"megatron-gpt", megatron_rows(), "dense",
+        "classic older core norm_bias attention_bias mlp_bias positions tied"},
 };
-
-// Calls `visit` with each part of a text that is cut at `separator`.
-void for_each_part(std::string_view text, char separator, auto visit) {
-  while (!text.empty()) {
-    const size_t end = std::min(text.find(separator), text.size());
-    visit(text.substr(0, end));
-    text.remove_prefix(std::min(end + 1, text.size()));
-  }
-}
 
 bool has_word(std::string_view words, std::string_view word) {
   bool found = false;
-  for_each_part(words, ' ', [&](std::string_view each) { found |= each == word; });
+  for_each_word(words, [&](std::string_view each) { found |= each == word; });
   return found;
 }
 
@@ -60,7 +57,7 @@ bool has_word(std::string_view words, std::string_view word) {
 // have it, "optional" or "some". Returns nullopt if none has it.
 std::optional<std::string_view> presence_of(const TensorRow& row, const Set& set) {
   bool never = false, maybe = false, some = false;
-  for_each_part(row.when, ' ', [&](std::string_view flag) {
+  for_each_word(row.when, [&](std::string_view flag) {
     const bool expected = !flag.starts_with('!');
     if (!expected) flag.remove_prefix(1);
     const bool open = has_word(set.maybe, flag), in_layers = has_word(set.some, flag);
@@ -74,7 +71,7 @@ std::optional<std::string_view> presence_of(const TensorRow& row, const Set& set
 
 bool applies(const TensorRow& row, const TableValues& values, bool sparse) {
   bool all = true;
-  for_each_part(row.when, ' ', [&](std::string_view flag) {
+  for_each_word(row.when, [&](std::string_view flag) {
     const bool expected = !flag.starts_with('!');
     if (!expected) flag.remove_prefix(1);
     const bool set = flag == "sparse"  ? sparse
@@ -98,21 +95,128 @@ int64_t size_of(std::string_view symbol, const TableValues& values) {
 
 Result<Shape> shape_of(const TensorRow& row, const TableValues& values) {
   std::vector<int64_t> sizes;
-  for_each_part(row.shape, ',', [&](std::string_view symbol) {
-    sizes.push_back(size_of(symbol, values));
-  });
-  return Shape::create(sizes).within(std::string(row.name));
+  for_each_word(
+      row.shape,
+      [&](std::string_view symbol) { sizes.push_back(size_of(symbol, values)); }, ',');
+  return Shape::create(sizes).within(row.name);
+}
+
+std::string_view without_slash(std::string_view name) {
+  return name.substr(name.starts_with('/') ? 1 : 0);
 }
 
 // The name of the tensor: the number of the layer for "#", and the prefix of the table
 // unless the name begins with "/".
 std::string name_of(const TensorRow& row, int64_t layer, const std::string& prefix) {
-  const bool outside = row.name.starts_with('/');
-  std::string name = outside ? "" : prefix;
-  for (const char c : row.name.substr(outside ? 1 : 0)) {
+  std::string name = row.name.starts_with('/') ? "" : prefix;
+  for (const char c : without_slash(row.name)) {
     name += c == '#' ? std::to_string(layer) : std::string(1, c);
   }
   return name;
+}
+
+// Adds the rules of a row for its own name and for those in files.
+Result<void> add_rules(const TensorRow& row, const Set& kind, RuleSet& set) {
+  const auto presence = presence_of(row, kind);
+  if (!presence) return {};
+  const Rule rule = HOLDFAST_TRY(parse_rule(without_slash(row.name),
+                                            fmt::format("{} {}", row.words, *presence)));
+  const bool either = !rule.required;
+  if (row.in_files.empty() || either || !kind.in_files) {
+    set.rules.push_back(rule);
+    for_each_word(row.in_files, [&](std::string_view name) {
+      std::string& names = set.rules.back().in_files;
+      names += fmt::format("{}{}", names.empty() ? "" : " ", without_slash(name));
+    });
+  }
+  if (!either && !kind.in_files) return {};
+  for_each_word(row.in_files, [&](std::string_view name) {
+    Rule& stored = set.rules.emplace_back(rule);
+    stored.pattern = without_slash(name);
+    if (stored.pattern.find('%') == stored.pattern.npos) return;
+    stored.stacked = false;
+    stored.parts = 1;
+  });
+  return {};
+}
+
+auto all_tables() {
+  return std::array{decoder_rows(), neox_rows(), opt_rows(),  bert_rows(),
+                    vit_rows(),     gpt2_rows(), megatron_rows()};
+}
+
+// What both rules say. Nullopt if they cut along different axes.
+std::optional<Rule> common_rule(Rule a, const Rule& b) {
+  if (a.cut != b.cut || a.axis != b.axis) return std::nullopt;
+  if (a.with.empty()) a.with = b.with;
+  if (a.is_fused_qkv() && b.is_fused_qkv()) return a;
+  a.parts = std::min(a.parts, b.parts);
+  if (a.heads == HeadKind::kOtherSize) a.heads = b.heads;
+  if (b.heads != HeadKind::kOtherSize && a.heads != b.heads) a.heads = HeadKind::kNone;
+  return a;
+}
+
+// Rules by the ends of names, such as "self_attn.q_proj" and "q_proj". A number is "#".
+using ModuleRules = std::map<std::string, std::optional<Rule>, std::less<>>;
+
+void add_module(const Rule& rule, const std::string& end, ModuleRules& rules) {
+  const auto [known, is_new] = rules.emplace(end, rule);
+  if (!is_new && known->second) known->second = common_rule(*known->second, rule);
+}
+
+// The ends of a name, the longest first.
+std::vector<std::string> ends_of(const NameParts& parts) {
+  std::vector<std::string> ends;
+  std::string end;
+  for (const std::string_view module : std::views::reverse(parts.modules)) {
+    const bool number = module.find_first_not_of("0123456789") == module.npos;
+    end = (number ? "#" : std::string(module)) + (end.empty() ? "" : "." + end);
+    ends.insert(ends.begin(), end);
+  }
+  return ends;
+}
+
+void add_modules(const TensorRow& row, std::string_view name, ModuleRules& rules) {
+  const NameParts parts = parts_of(without_slash(name));
+  Rule rule = parse_words(row.words).value();
+  if (rule.transposed) rule.axis = 1 - rule.axis;
+  rule.transposed = false;
+  // The bias of a module is cut as its weight says.
+  const std::vector<std::string> ends = ends_of(parts);
+  if (parts.bias && rules.contains(ends.front())) return;
+  const bool whole = name.starts_with('/');
+  for (const std::string& end : ends) {
+    if (!whole || end == ends.front()) add_module(rule, end, rules);
+  }
+}
+
+ModuleRules make_module_rules() {
+  ModuleRules rules;
+  for (const auto& table : all_tables()) {
+    for (const TensorRow& row : table) {
+      add_modules(row, row.name, rules);
+      for_each_word(row.in_files,
+                    [&](std::string_view name) { add_modules(row, name, rules); });
+    }
+  }
+  for (const TensorRow& row : module_rows()) {
+    add_module(parse_words(row.words).value(), row.name, rules);
+  }
+  return rules;
+}
+
+std::map<std::string, Site, std::less<>> make_outer_modules() {
+  std::map<std::string, Site, std::less<>> sites;
+  const auto add = [&](std::span<const TensorRow> table) {
+    for (const TensorRow& row : table) {
+      const Site site = parse_words(row.words).value().site;
+      const NameParts parts = parts_of(without_slash(row.name));
+      if (site != Site::kLayer) sites.emplace(parts.modules.front(), site);
+    }
+  };
+  for (const auto& table : all_tables()) add(table);
+  add(module_rows());
+  return sites;
 }
 
 }  // namespace
@@ -130,16 +234,44 @@ Result<RuleSet> find_rule_set(std::string_view name) {
                      name.substr(0, 80), fmt::join(rule_set_names(), ", "));
   }
   RuleSet set{.name = std::string(name)};
-  for (const TensorRow& row : found->rows) {
-    const auto presence = presence_of(row, *found);
-    if (!presence) continue;
-    std::string_view pattern =
-        found->in_files && !row.in_files.empty() ? row.in_files : row.name;
-    if (pattern.starts_with('/')) pattern.remove_prefix(1);
-    const std::string words = std::string(row.words) + " " + std::string(*presence);
-    set.rules.push_back(HOLDFAST_TRY(parse_rule(pattern, words)));
-  }
+  for (const TensorRow& row : found->rows) HOLDFAST_TRY(add_rules(row, *found, set));
   return set;
+}
+
+NameParts parts_of(std::string_view name) {
+  NameParts parts;
+  while (true) {
+    const size_t dot = name.find('.');
+    parts.modules.push_back(name.substr(0, dot));
+    if (dot == name.npos) break;
+    name.remove_prefix(dot + 1);
+  }
+  std::string_view& last = parts.modules.back();
+  parts.bias = last == "bias" || last.ends_with("_bias");
+  if ((last == "weight" || last == "bias") && parts.modules.size() > 1) {
+    parts.modules.pop_back();
+  } else if (last.ends_with("_weight") || last.ends_with("_bias")) {
+    last.remove_suffix(last.size() - last.rfind('_'));  // in_proj_weight
+  }
+  return parts;
+}
+
+std::optional<Rule> rule_of_module(std::string_view name) {
+  static const ModuleRules rules = make_module_rules();
+  for (const std::string& end : ends_of(parts_of(name))) {
+    const auto found = rules.find(end);
+    if (found != rules.end()) return found->second;
+  }
+  return std::nullopt;
+}
+
+std::optional<Site> site_of_module(std::string_view name) {
+  static const auto sites = make_outer_modules();
+  for (const std::string_view module : parts_of(name).modules) {
+    const auto found = sites.find(module);
+    if (found != sites.end()) return found->second;
+  }
+  return std::nullopt;
 }
 
 Result<std::vector<NamedTensor>> expand_table(std::span<const TensorRow> rows,

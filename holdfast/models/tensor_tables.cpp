@@ -1,312 +1,311 @@
 #include "holdfast/models/tensor_tables.h"
 
+#include <algorithm>
 #include <array>
 
 namespace holdfast {
 namespace {
 
+// A TensorRow, or with a name that ends in ".*" the rows of a weight and its bias.
+struct Row {
+  std::string_view name, shape, words, when = "";
+  std::string_view bias = "";  // a flag that must be set, too, if there is a bias
+  std::string_view in_files = "";
+};
+
 // H hidden size, V words, Q and K outputs of query and of key heads, O inputs of the
 // output projection, D size of a head, F inner size of an MLP, E experts, M inner size of
 // an expert, S inner size of the shared experts, R ranks of latent attention.
 constexpr std::array kDecoder{
-    TensorRow{"embed_tokens.weight", "V,H", "first vocabulary tied"},
-    TensorRow{"layers.#.self_attn.q_proj.weight", "Q,H", "rows heads", "q"},
-    TensorRow{"layers.#.self_attn.q_proj.bias", "Q", "rows heads", "q qkv_bias"},
-    TensorRow{"layers.#.self_attn.k_proj.weight", "K,H", "rows kv_heads", "kv"},
-    TensorRow{"layers.#.self_attn.k_proj.bias", "K", "rows kv_heads", "kv qkv_bias"},
-    TensorRow{"layers.#.self_attn.v_proj.weight", "K,H", "rows kv_heads", "kv"},
-    TensorRow{"layers.#.self_attn.v_proj.bias", "K", "rows kv_heads", "kv qkv_bias"},
-    TensorRow{"layers.#.self_attn.qkv_proj.weight", "QKV,H", "rows/3 heads", "fused"},
-    TensorRow{"layers.#.self_attn.q_a_proj.weight", "RQ,H", "whole", "q_lora"},
-    TensorRow{"layers.#.self_attn.q_a_proj.bias", "RQ", "whole", "q_lora latent_bias"},
-    TensorRow{"layers.#.self_attn.q_a_layernorm.weight", "RQ", "whole", "q_lora"},
-    TensorRow{"layers.#.self_attn.q_b_proj.weight", "Q,RQ", "rows by_head", "q_lora"},
-    TensorRow{"layers.#.self_attn.kv_a_proj_with_mqa.weight", "KVA,H", "whole",
-              "latent"},
-    TensorRow{"layers.#.self_attn.kv_a_proj_with_mqa.bias", "KVA", "whole",
-              "latent latent_bias"},
-    TensorRow{"layers.#.self_attn.kv_a_layernorm.weight", "RKV", "whole", "latent"},
-    TensorRow{"layers.#.self_attn.kv_b_proj.weight", "KVB,RKV", "rows by_head",
-              "latent"},
-    TensorRow{"layers.#.self_attn.o_proj.weight", "H,O", "columns heads", "!latent"},
-    TensorRow{"layers.#.self_attn.o_proj.weight", "H,O", "columns by_head", "latent"},
-    TensorRow{"layers.#.self_attn.o_proj.bias", "H", "whole", "o_bias"},
-    TensorRow{"layers.#.self_attn.q_norm.weight", "D", "whole", "qk_norm"},
-    TensorRow{"layers.#.self_attn.k_norm.weight", "D", "whole", "qk_norm"},
-    TensorRow{"layers.#.mlp.gate_proj.weight", "F,H", "rows", "dense !fused"},
-    TensorRow{"layers.#.mlp.gate_proj.bias", "F", "rows", "dense mlp_bias"},
-    TensorRow{"layers.#.mlp.up_proj.weight", "F,H", "rows", "dense !fused"},
-    TensorRow{"layers.#.mlp.up_proj.bias", "F", "rows", "dense mlp_bias"},
-    TensorRow{"layers.#.mlp.gate_up_proj.weight", "2F,H", "rows/2", "dense fused"},
-    TensorRow{"layers.#.mlp.down_proj.weight", "H,F", "columns", "dense"},
-    TensorRow{"layers.#.mlp.down_proj.bias", "H", "whole", "dense mlp_bias"},
-    TensorRow{"layers.#.mlp.gate.weight", "E,H", "whole", "sparse"},
-    TensorRow{"layers.#.mlp.gate.e_score_correction_bias", "E", "whole buffer",
-              "sparse score_bias"},
-    TensorRow{"layers.#.mlp.experts.gate_up_proj", "E,2M,H", "stacked rows/2",
-              "sparse"},
-    TensorRow{"layers.#.mlp.experts.down_proj", "E,H,M", "stacked columns", "sparse"},
-    // save_pretrained() writes a tensor for each expert.
-    TensorRow{"layers.#.mlp.experts.%.gate_proj.weight", "", "rows", "sparse one_each"},
-    TensorRow{"layers.#.mlp.experts.%.up_proj.weight", "", "rows", "sparse one_each"},
-    TensorRow{"layers.#.mlp.experts.%.down_proj.weight", "", "columns",
-              "sparse one_each"},
-    TensorRow{"layers.#.block_sparse_moe.gate.weight", "", "whole", "sparse mixtral"},
-    TensorRow{"layers.#.block_sparse_moe.experts.%.w1.weight", "", "rows",
-              "sparse mixtral"},
-    TensorRow{"layers.#.block_sparse_moe.experts.%.w2.weight", "", "columns",
-              "sparse mixtral"},
-    TensorRow{"layers.#.block_sparse_moe.experts.%.w3.weight", "", "rows",
-              "sparse mixtral"},
-    TensorRow{"layers.#.mlp.shared_experts.gate_proj.weight", "S,H", "rows",
-              "sparse shared"},
-    TensorRow{"layers.#.mlp.shared_experts.gate_proj.bias", "S", "rows",
-              "sparse shared mlp_bias"},
-    TensorRow{"layers.#.mlp.shared_experts.up_proj.weight", "S,H", "rows",
-              "sparse shared"},
-    TensorRow{"layers.#.mlp.shared_experts.up_proj.bias", "S", "rows",
-              "sparse shared mlp_bias"},
-    TensorRow{"layers.#.mlp.shared_experts.down_proj.weight", "H,S", "columns",
-              "sparse shared"},
-    TensorRow{"layers.#.mlp.shared_experts.down_proj.bias", "H", "whole",
-              "sparse shared mlp_bias"},
-    TensorRow{"layers.#.mlp.shared_expert.gate_proj.weight", "S,H", "rows",
-              "sparse shared_one"},
-    TensorRow{"layers.#.mlp.shared_expert.up_proj.weight", "S,H", "rows",
-              "sparse shared_one"},
-    TensorRow{"layers.#.mlp.shared_expert.down_proj.weight", "H,S", "columns",
-              "sparse shared_one"},
-    TensorRow{"layers.#.mlp.shared_expert_gate.weight", "1,H", "whole",
-              "sparse shared_one"},
-    TensorRow{"layers.#.input_layernorm.weight", "H", "whole"},
-    TensorRow{"layers.#.post_attention_layernorm.weight", "H", "whole"},
-    TensorRow{"layers.#.pre_feedforward_layernorm.weight", "H", "whole", "four_norms"},
-    TensorRow{"layers.#.post_feedforward_layernorm.weight", "H", "whole", "four_norms"},
+    Row{"embed_tokens.weight", "V,H", "first vocabulary tied"},
+    Row{"layers.#.self_attn.q_proj.*", "Q,H", "rows heads", "q", "qkv_bias"},
+    Row{"layers.#.self_attn.k_proj.*", "K,H", "rows kv_heads", "kv", "qkv_bias"},
+    Row{"layers.#.self_attn.v_proj.*", "K,H", "rows kv_heads", "kv", "qkv_bias"},
+    Row{"layers.#.self_attn.qkv_proj.weight", "QKV,H", "rows/3 heads with=o_proj",
+        "fused"},
+    Row{"layers.#.self_attn.q_a_proj.*", "RQ,H", "whole", "q_lora", "latent_bias"},
+    Row{"layers.#.self_attn.q_a_layernorm.weight", "RQ", "whole", "q_lora"},
+    Row{"layers.#.self_attn.q_b_proj.weight", "Q,RQ", "rows by_head", "q_lora"},
+    Row{"layers.#.self_attn.kv_a_proj_with_mqa.*", "KVA,H", "whole", "latent",
+        "latent_bias"},
+    Row{"layers.#.self_attn.kv_a_layernorm.weight", "RKV", "whole", "latent"},
+    Row{"layers.#.self_attn.kv_b_proj.weight", "KVB,RKV", "rows by_head", "latent"},
+    Row{"layers.#.self_attn.o_proj.weight", "H,O", "columns heads", "!latent"},
+    Row{"layers.#.self_attn.o_proj.weight", "H,O", "columns by_head", "latent"},
+    Row{"layers.#.self_attn.o_proj.bias", "H", "whole", "o_bias"},
+    Row{"layers.#.self_attn.q_norm.weight", "D", "whole", "qk_norm"},
+    Row{"layers.#.self_attn.k_norm.weight", "D", "whole", "qk_norm"},
+    Row{"layers.#.mlp.gate_proj.*", "F,H", "rows", "dense !fused", "mlp_bias"},
+    Row{"layers.#.mlp.up_proj.*", "F,H", "rows", "dense !fused", "mlp_bias"},
+    Row{"layers.#.mlp.gate_up_proj.weight", "2F,H", "rows/2", "dense fused"},
+    Row{"layers.#.mlp.down_proj.*", "H,F", "columns", "dense", "mlp_bias"},
+    Row{"layers.#.mlp.gate.weight", "E,H", "whole", "sparse !mixtral"},
+    Row{"layers.#.mlp.gate.weight", "E,H", "whole", "sparse mixtral", "",
+        "layers.#.block_sparse_moe.gate.weight"},
+    Row{"layers.#.mlp.gate.e_score_correction_bias", "E", "whole buffer",
+        "sparse score_bias"},
+    Row{"layers.#.mlp.experts.gate_up_proj", "E,2M,H", "stacked rows/2",
+        "sparse !mixtral", "",
+        "layers.#.mlp.experts.%.gate_proj.weight "
+        "layers.#.mlp.experts.%.up_proj.weight"},
+    Row{"layers.#.mlp.experts.down_proj", "E,H,M", "stacked columns", "sparse !mixtral",
+        "", "layers.#.mlp.experts.%.down_proj.weight"},
+    Row{"layers.#.mlp.experts.gate_up_proj", "E,2M,H", "stacked rows/2",
+        "sparse mixtral", "",
+        "layers.#.block_sparse_moe.experts.%.w1.weight "
+        "layers.#.block_sparse_moe.experts.%.w3.weight"},
+    Row{"layers.#.mlp.experts.down_proj", "E,H,M", "stacked columns", "sparse mixtral",
+        "", "layers.#.block_sparse_moe.experts.%.w2.weight"},
+    Row{"layers.#.mlp.shared_experts.gate_proj.*", "S,H", "rows", "sparse shared",
+        "mlp_bias"},
+    Row{"layers.#.mlp.shared_experts.up_proj.*", "S,H", "rows", "sparse shared",
+        "mlp_bias"},
+    Row{"layers.#.mlp.shared_experts.down_proj.*", "H,S", "columns", "sparse shared",
+        "mlp_bias"},
+    Row{"layers.#.mlp.shared_expert.gate_proj.weight", "S,H", "rows",
+        "sparse shared_one"},
+    Row{"layers.#.mlp.shared_expert.up_proj.weight", "S,H", "rows",
+        "sparse shared_one"},
+    Row{"layers.#.mlp.shared_expert.down_proj.weight", "H,S", "columns",
+        "sparse shared_one"},
+    Row{"layers.#.mlp.shared_expert_gate.weight", "1,H", "whole", "sparse shared_one"},
+    Row{"layers.#.input_layernorm.weight", "H", "whole"},
+    Row{"layers.#.post_attention_layernorm.weight", "H", "whole"},
+    Row{"layers.#.pre_feedforward_layernorm.weight", "H", "whole", "four_norms"},
+    Row{"layers.#.post_feedforward_layernorm.weight", "H", "whole", "four_norms"},
     // Older versions of transformers have saved these.
-    TensorRow{"layers.#.self_attn.rotary_emb.inv_freq", "", "whole buffer", "stored"},
-    TensorRow{"rotary_emb.inv_freq", "", "first whole buffer", "stored"},
-    TensorRow{"norm.weight", "H", "last whole"},
-    TensorRow{"/lm_head.weight", "V,H", "last vocabulary", "!tied"},
+    Row{"layers.#.self_attn.rotary_emb.inv_freq", "", "whole buffer", "stored"},
+    Row{"rotary_emb.inv_freq", "", "first whole buffer", "stored"},
+    Row{"norm.weight", "H", "last whole"},
+    Row{"/lm_head.weight", "V,H", "last vocabulary", "!tied"},
 };
 
 constexpr std::array kNeox{
-    TensorRow{"embed_in.weight", "V,H", "first vocabulary tied"},
-    TensorRow{"layers.#.input_layernorm.weight", "H", "whole"},
-    TensorRow{"layers.#.input_layernorm.bias", "H", "whole"},
-    TensorRow{"layers.#.post_attention_layernorm.weight", "H", "whole"},
-    TensorRow{"layers.#.post_attention_layernorm.bias", "H", "whole"},
-    TensorRow{"layers.#.attention.query_key_value.weight", "QKV,H", "rows heads*3"},
-    TensorRow{"layers.#.attention.query_key_value.bias", "QKV", "rows heads*3",
-              "qkv_bias"},
-    TensorRow{"layers.#.attention.dense.weight", "H,H", "columns heads"},
-    TensorRow{"layers.#.attention.dense.bias", "H", "whole", "qkv_bias"},
-    TensorRow{"layers.#.mlp.dense_h_to_4h.weight", "F,H", "rows"},
-    TensorRow{"layers.#.mlp.dense_h_to_4h.bias", "F", "rows"},
-    TensorRow{"layers.#.mlp.dense_4h_to_h.weight", "H,F", "columns"},
-    TensorRow{"layers.#.mlp.dense_4h_to_h.bias", "H", "whole"},
-    TensorRow{"layers.#.attention.bias", "", "whole buffer", "stored"},
-    TensorRow{"layers.#.attention.masked_bias", "", "whole buffer", "stored"},
-    TensorRow{"layers.#.attention.rotary_emb.inv_freq", "", "whole buffer", "stored"},
-    TensorRow{"final_layer_norm.weight", "H", "last whole"},
-    TensorRow{"final_layer_norm.bias", "H", "last whole"},
-    TensorRow{"/lm_head.weight", "V,H", "last vocabulary", "!tied"},
-    TensorRow{"/embed_out.weight", "", "last vocabulary", "stored"},
+    Row{"embed_in.weight", "V,H", "first vocabulary tied"},
+    Row{"layers.#.input_layernorm.*", "H", "whole"},
+    Row{"layers.#.post_attention_layernorm.*", "H", "whole"},
+    Row{"layers.#.attention.query_key_value.*", "QKV,H", "rows heads*3", "",
+        "qkv_bias"},
+    Row{"layers.#.attention.dense.*", "H,H", "columns heads", "", "qkv_bias"},
+    Row{"layers.#.mlp.dense_h_to_4h.*", "F,H", "rows"},
+    Row{"layers.#.mlp.dense_4h_to_h.*", "H,F", "columns"},
+    Row{"layers.#.attention.bias", "", "whole buffer", "stored"},
+    Row{"layers.#.attention.masked_bias", "", "whole buffer", "stored"},
+    Row{"layers.#.attention.rotary_emb.inv_freq", "", "whole buffer", "stored"},
+    Row{"final_layer_norm.*", "H", "last whole"},
+    Row{"/lm_head.weight", "V,H", "last vocabulary", "!tied", "", "/embed_out.weight"},
 };
 
 // W is the size of a word's embedding, P the number of positions with two additional
 // ones.
 constexpr std::array kOpt{
-    TensorRow{"decoder.embed_tokens.weight", "V,W", "first vocabulary tied"},
-    TensorRow{"decoder.embed_positions.weight", "P,H", "first whole"},
-    TensorRow{"decoder.project_in.weight", "H,W", "first whole", "project"},
-    TensorRow{"decoder.layers.#.self_attn.k_proj.weight", "H,H", "rows kv_heads"},
-    TensorRow{"decoder.layers.#.self_attn.k_proj.bias", "H", "rows kv_heads", "bias"},
-    TensorRow{"decoder.layers.#.self_attn.v_proj.weight", "H,H", "rows kv_heads"},
-    TensorRow{"decoder.layers.#.self_attn.v_proj.bias", "H", "rows kv_heads", "bias"},
-    TensorRow{"decoder.layers.#.self_attn.q_proj.weight", "H,H", "rows heads"},
-    TensorRow{"decoder.layers.#.self_attn.q_proj.bias", "H", "rows heads", "bias"},
-    TensorRow{"decoder.layers.#.self_attn.out_proj.weight", "H,H", "columns heads"},
-    TensorRow{"decoder.layers.#.self_attn.out_proj.bias", "H", "whole", "bias"},
-    TensorRow{"decoder.layers.#.self_attn_layer_norm.weight", "H", "whole", "affine"},
-    TensorRow{"decoder.layers.#.self_attn_layer_norm.bias", "H", "whole", "affine"},
-    TensorRow{"decoder.layers.#.fc1.weight", "F,H", "rows"},
-    TensorRow{"decoder.layers.#.fc1.bias", "F", "rows", "bias"},
-    TensorRow{"decoder.layers.#.fc2.weight", "H,F", "columns"},
-    TensorRow{"decoder.layers.#.fc2.bias", "H", "whole", "bias"},
-    TensorRow{"decoder.layers.#.final_layer_norm.weight", "H", "whole", "affine"},
-    TensorRow{"decoder.layers.#.final_layer_norm.bias", "H", "whole", "affine"},
-    TensorRow{"decoder.final_layer_norm.weight", "H", "last whole",
-              "final_norm affine"},
-    TensorRow{"decoder.final_layer_norm.bias", "H", "last whole", "final_norm affine"},
-    TensorRow{"decoder.project_out.weight", "W,H", "last whole", "project"},
-    TensorRow{"/lm_head.weight", "V,W", "last vocabulary", "!tied"},
+    Row{"embed_tokens.weight", "V,W", "first vocabulary tied"},
+    Row{"embed_positions.weight", "P,H", "first whole"},
+    Row{"project_in.weight", "H,W", "first whole", "project"},
+    Row{"layers.#.self_attn.k_proj.*", "H,H", "rows kv_heads", "", "bias"},
+    Row{"layers.#.self_attn.v_proj.*", "H,H", "rows kv_heads", "", "bias"},
+    Row{"layers.#.self_attn.q_proj.*", "H,H", "rows heads", "", "bias"},
+    Row{"layers.#.self_attn.out_proj.*", "H,H", "columns heads", "", "bias"},
+    Row{"layers.#.self_attn_layer_norm.*", "H", "whole", "affine"},
+    Row{"layers.#.fc1.*", "F,H", "rows", "", "bias"},
+    Row{"layers.#.fc2.*", "H,F", "columns", "", "bias"},
+    Row{"layers.#.final_layer_norm.*", "H", "whole", "affine"},
+    Row{"final_layer_norm.*", "H", "last whole", "final_norm affine"},
+    Row{"project_out.weight", "W,H", "last whole", "project"},
+    Row{"/lm_head.weight", "V,W", "last vocabulary", "!tied"},
 };
 
 constexpr std::array kBert{
-    TensorRow{"embeddings.word_embeddings.weight", "V,H",
-              "first vocabulary tied=cls.predictions.bias"},
-    TensorRow{"embeddings.position_embeddings.weight", "P,H", "first whole"},
-    TensorRow{"embeddings.position_ids", "", "first whole buffer", "stored"},
-    TensorRow{"embeddings.token_type_embeddings.weight", "T,H", "first whole"},
-    TensorRow{"embeddings.LayerNorm.weight", "H", "first whole"},
-    TensorRow{"embeddings.LayerNorm.bias", "H", "first whole"},
-    TensorRow{"encoder.layer.#.attention.self.query.weight", "H,H", "rows heads"},
-    TensorRow{"encoder.layer.#.attention.self.query.bias", "H", "rows heads"},
-    TensorRow{"encoder.layer.#.attention.self.key.weight", "H,H", "rows kv_heads"},
-    TensorRow{"encoder.layer.#.attention.self.key.bias", "H", "rows kv_heads"},
-    TensorRow{"encoder.layer.#.attention.self.value.weight", "H,H", "rows kv_heads"},
-    TensorRow{"encoder.layer.#.attention.self.value.bias", "H", "rows kv_heads"},
-    TensorRow{"encoder.layer.#.attention.output.dense.weight", "H,H", "columns heads"},
-    TensorRow{"encoder.layer.#.attention.output.dense.bias", "H", "whole"},
-    TensorRow{"encoder.layer.#.attention.output.LayerNorm.weight", "H", "whole"},
-    TensorRow{"encoder.layer.#.attention.output.LayerNorm.bias", "H", "whole"},
-    TensorRow{"encoder.layer.#.intermediate.dense.weight", "F,H", "rows"},
-    TensorRow{"encoder.layer.#.intermediate.dense.bias", "F", "rows"},
-    TensorRow{"encoder.layer.#.output.dense.weight", "H,F", "columns"},
-    TensorRow{"encoder.layer.#.output.dense.bias", "H", "whole"},
-    TensorRow{"encoder.layer.#.output.LayerNorm.weight", "H", "whole"},
-    TensorRow{"encoder.layer.#.output.LayerNorm.bias", "H", "whole"},
-    TensorRow{"pooler.dense.weight", "H,H", "last whole", "pooler"},
-    TensorRow{"pooler.dense.bias", "H", "last whole", "pooler"},
-    TensorRow{"/cls.predictions.bias", "V", "last vocabulary", "words"},
-    TensorRow{"/cls.predictions.transform.dense.weight", "H,H", "last whole", "words"},
-    TensorRow{"/cls.predictions.transform.dense.bias", "H", "last whole", "words"},
-    TensorRow{"/cls.predictions.transform.LayerNorm.weight", "H", "last whole",
-              "words"},
-    TensorRow{"/cls.predictions.transform.LayerNorm.bias", "H", "last whole", "words"},
-    TensorRow{"/cls.predictions.decoder.weight", "V,H", "last vocabulary",
-              "words !tied"},
-    TensorRow{"/cls.predictions.decoder.bias", "V", "last vocabulary", "words !tied"},
-    TensorRow{"/cls.seq_relationship.weight", "2,H", "last whole", "sentences"},
-    TensorRow{"/cls.seq_relationship.bias", "2", "last whole", "sentences"},
-    TensorRow{"/classifier.weight", "L,H", "last whole", "labels"},
-    TensorRow{"/classifier.bias", "L", "last whole", "labels"},
+    Row{"embeddings.word_embeddings.weight", "V,H",
+        "first vocabulary tied=cls.predictions.bias"},
+    Row{"embeddings.position_embeddings.weight", "P,H", "first whole"},
+    Row{"embeddings.position_ids", "", "first whole buffer", "stored"},
+    Row{"embeddings.token_type_embeddings.weight", "T,H", "first whole"},
+    Row{"embeddings.LayerNorm.*", "H", "first whole"},
+    Row{"encoder.layer.#.attention.self.query.*", "H,H", "rows heads"},
+    Row{"encoder.layer.#.attention.self.key.*", "H,H", "rows kv_heads"},
+    Row{"encoder.layer.#.attention.self.value.*", "H,H", "rows kv_heads"},
+    Row{"encoder.layer.#.attention.output.dense.*", "H,H", "columns heads"},
+    Row{"encoder.layer.#.attention.output.LayerNorm.*", "H", "whole"},
+    Row{"encoder.layer.#.intermediate.dense.*", "F,H", "rows"},
+    Row{"encoder.layer.#.output.dense.*", "H,F", "columns"},
+    Row{"encoder.layer.#.output.LayerNorm.*", "H", "whole"},
+    Row{"pooler.dense.*", "H,H", "last whole", "pooler"},
+    Row{"/cls.predictions.bias", "V", "last vocabulary", "words"},
+    Row{"/cls.predictions.transform.dense.*", "H,H", "last whole", "words"},
+    Row{"/cls.predictions.transform.LayerNorm.*", "H", "last whole", "words"},
+    Row{"/cls.predictions.decoder.*", "V,H", "last vocabulary", "words !tied"},
+    Row{"/cls.seq_relationship.*", "2,H", "last whole", "sentences"},
+    Row{"/classifier.*", "L,H", "last whole", "labels"},
 };
 
 // P is the number of patches and one, N the channels of the image, A and B the size of a
-// patch, L the number of labels. save_pretrained() still writes the names of
-// transformers 4.
+// patch, L the number of labels.
 constexpr std::array kVit{
-    TensorRow{"embeddings.cls_token", "1,1,H", "first whole"},
-    TensorRow{"embeddings.position_embeddings", "1,P,H", "first whole"},
-    TensorRow{"embeddings.patch_embeddings.projection.weight", "H,N,A,B",
-              "first whole"},
-    TensorRow{"embeddings.patch_embeddings.projection.bias", "H", "first whole"},
-    TensorRow{"layers.#.attention.q_proj.weight", "H,H", "rows heads", "",
-              "encoder.layer.#.attention.attention.query.weight"},
-    TensorRow{"layers.#.attention.q_proj.bias", "H", "rows heads", "qkv_bias",
-              "encoder.layer.#.attention.attention.query.bias"},
-    TensorRow{"layers.#.attention.k_proj.weight", "H,H", "rows kv_heads", "",
-              "encoder.layer.#.attention.attention.key.weight"},
-    TensorRow{"layers.#.attention.k_proj.bias", "H", "rows kv_heads", "qkv_bias",
-              "encoder.layer.#.attention.attention.key.bias"},
-    TensorRow{"layers.#.attention.v_proj.weight", "H,H", "rows kv_heads", "",
-              "encoder.layer.#.attention.attention.value.weight"},
-    TensorRow{"layers.#.attention.v_proj.bias", "H", "rows kv_heads", "qkv_bias",
-              "encoder.layer.#.attention.attention.value.bias"},
-    TensorRow{"layers.#.attention.o_proj.weight", "H,H", "columns heads", "",
-              "encoder.layer.#.attention.output.dense.weight"},
-    TensorRow{"layers.#.attention.o_proj.bias", "H", "whole", "",
-              "encoder.layer.#.attention.output.dense.bias"},
-    TensorRow{"layers.#.layernorm_before.weight", "H", "whole", "",
-              "encoder.layer.#.layernorm_before.weight"},
-    TensorRow{"layers.#.layernorm_before.bias", "H", "whole", "",
-              "encoder.layer.#.layernorm_before.bias"},
-    TensorRow{"layers.#.layernorm_after.weight", "H", "whole", "",
-              "encoder.layer.#.layernorm_after.weight"},
-    TensorRow{"layers.#.layernorm_after.bias", "H", "whole", "",
-              "encoder.layer.#.layernorm_after.bias"},
-    TensorRow{"layers.#.mlp.fc1.weight", "F,H", "rows", "",
-              "encoder.layer.#.intermediate.dense.weight"},
-    TensorRow{"layers.#.mlp.fc1.bias", "F", "rows", "",
-              "encoder.layer.#.intermediate.dense.bias"},
-    TensorRow{"layers.#.mlp.fc2.weight", "H,F", "columns", "",
-              "encoder.layer.#.output.dense.weight"},
-    TensorRow{"layers.#.mlp.fc2.bias", "H", "whole", "",
-              "encoder.layer.#.output.dense.bias"},
-    TensorRow{"layernorm.weight", "H", "last whole"},
-    TensorRow{"layernorm.bias", "H", "last whole"},
-    TensorRow{"pooler.dense.weight", "O,H", "last whole", "pooler"},
-    TensorRow{"pooler.dense.bias", "O", "last whole", "pooler"},
-    TensorRow{"/classifier.weight", "L,H", "last whole", "labels"},
-    TensorRow{"/classifier.bias", "L", "last whole", "labels"},
+    Row{"embeddings.cls_token", "1,1,H", "first whole"},
+    Row{"embeddings.position_embeddings", "1,P,H", "first whole"},
+    Row{"embeddings.patch_embeddings.projection.*", "H,N,A,B", "first whole"},
+    Row{"layers.#.attention.q_proj.*", "H,H", "rows heads", "", "qkv_bias",
+        "encoder.layer.#.attention.attention.query.*"},
+    Row{"layers.#.attention.k_proj.*", "H,H", "rows kv_heads", "", "qkv_bias",
+        "encoder.layer.#.attention.attention.key.*"},
+    Row{"layers.#.attention.v_proj.*", "H,H", "rows kv_heads", "", "qkv_bias",
+        "encoder.layer.#.attention.attention.value.*"},
+    Row{"layers.#.attention.o_proj.*", "H,H", "columns heads", "", "",
+        "encoder.layer.#.attention.output.dense.*"},
+    Row{"layers.#.layernorm_before.*", "H", "whole", "", "",
+        "encoder.layer.#.layernorm_before.*"},
+    Row{"layers.#.layernorm_after.*", "H", "whole", "", "",
+        "encoder.layer.#.layernorm_after.*"},
+    Row{"layers.#.mlp.fc1.*", "F,H", "rows", "", "",
+        "encoder.layer.#.intermediate.dense.*"},
+    Row{"layers.#.mlp.fc2.*", "H,F", "columns", "", "",
+        "encoder.layer.#.output.dense.*"},
+    Row{"layernorm.*", "H", "last whole"},
+    Row{"pooler.dense.*", "O,H", "last whole", "pooler"},
+    Row{"/classifier.*", "L,H", "last whole", "labels"},
 };
 
 // GPT-2 of transformers. Its weights are [inputs, outputs], as Conv1D has them.
 constexpr std::array kGpt2{
-    TensorRow{"wte.weight", "", "first vocabulary tied"},
-    TensorRow{"wpe.weight", "", "first whole"},
-    TensorRow{"h.#.ln_1.weight", "", "whole"},
-    TensorRow{"h.#.ln_1.bias", "", "whole"},
-    TensorRow{"h.#.attn.c_attn.weight", "", "columns/3 heads"},
-    TensorRow{"h.#.attn.c_attn.bias", "", "rows/3 heads"},
-    TensorRow{"h.#.attn.c_proj.weight", "", "rows heads"},
-    TensorRow{"h.#.attn.c_proj.bias", "", "whole"},
-    TensorRow{"h.#.attn.bias", "", "whole buffer optional"},
-    TensorRow{"h.#.attn.masked_bias", "", "whole buffer optional"},
-    TensorRow{"h.#.ln_2.weight", "", "whole"},
-    TensorRow{"h.#.ln_2.bias", "", "whole"},
-    TensorRow{"h.#.mlp.c_fc.weight", "", "columns"},
-    TensorRow{"h.#.mlp.c_fc.bias", "", "rows"},
-    TensorRow{"h.#.mlp.c_proj.weight", "", "rows"},
-    TensorRow{"h.#.mlp.c_proj.bias", "", "whole"},
-    TensorRow{"ln_f.weight", "", "last whole"},
-    TensorRow{"ln_f.bias", "", "last whole"},
-    TensorRow{"lm_head.weight", "", "last vocabulary optional"},
+    Row{"wte.weight", "V,H", "first vocabulary tied"},
+    Row{"wpe.weight", "P,H", "first whole"},
+    Row{"h.#.ln_1.*", "H", "whole"},
+    Row{"h.#.attn.c_attn.*", "H,3H", "transposed rows/3 heads"},
+    Row{"h.#.attn.c_proj.*", "H,H", "transposed columns heads"},
+    Row{"h.#.attn.bias", "", "whole buffer", "stored"},
+    Row{"h.#.attn.masked_bias", "", "whole buffer", "stored"},
+    Row{"h.#.ln_2.*", "H", "whole"},
+    Row{"h.#.mlp.c_fc.*", "H,F", "transposed rows"},
+    Row{"h.#.mlp.c_proj.*", "F,H", "transposed columns"},
+    Row{"ln_f.*", "H", "last whole"},
+    Row{"/lm_head.weight", "V,H", "last vocabulary", "!tied"},
 };
 
-// GPT of Megatron-LM, whole as its ranks have it together: the layers of all stages are
-// numbered through. The rows of a fused QKV are ordered by head, so that any number of
-// ranks that divides the heads has an interval of them.
-constexpr std::array kMegatronGpt{
-    TensorRow{"embedding.word_embeddings.weight", "", "first vocabulary tied"},
-    TensorRow{"embedding.position_embeddings.weight", "", "first whole optional"},
-    TensorRow{"layers.#.input_layernorm.weight", "", "whole optional"},
-    TensorRow{"layers.#.input_layernorm.bias", "", "whole optional"},
-    TensorRow{"layers.#.self_attention.query_key_value.weight", "", "rows optional"},
-    TensorRow{"layers.#.self_attention.query_key_value.bias", "", "rows optional"},
-    TensorRow{"layers.#.self_attention.dense.weight", "", "columns optional"},
-    TensorRow{"layers.#.self_attention.dense.bias", "", "whole optional"},
-    TensorRow{"layers.#.attention.query_key_value.weight", "", "rows optional"},
-    TensorRow{"layers.#.attention.query_key_value.bias", "", "rows optional"},
-    TensorRow{"layers.#.attention.dense.weight", "", "columns optional"},
-    TensorRow{"layers.#.attention.dense.bias", "", "whole optional"},
-    TensorRow{"layers.#.post_attention_layernorm.weight", "", "whole optional"},
-    TensorRow{"layers.#.post_attention_layernorm.bias", "", "whole optional"},
-    TensorRow{"layers.#.mlp.dense_h_to_4h.weight", "", "rows optional"},
-    TensorRow{"layers.#.mlp.dense_h_to_4h.bias", "", "rows optional"},
-    TensorRow{"layers.#.mlp.dense_4h_to_h.weight", "", "columns optional"},
-    TensorRow{"layers.#.mlp.dense_4h_to_h.bias", "", "whole optional"},
-    // The names of Megatron Core.
-    TensorRow{"layers.#.self_attention.linear_qkv.layer_norm_weight", "",
-              "whole optional"},
-    TensorRow{"layers.#.self_attention.linear_qkv.layer_norm_bias", "",
-              "whole optional"},
-    TensorRow{"layers.#.self_attention.linear_qkv.weight", "", "rows optional"},
-    TensorRow{"layers.#.self_attention.linear_qkv.bias", "", "rows optional"},
-    TensorRow{"layers.#.self_attention.linear_proj.weight", "", "columns optional"},
-    TensorRow{"layers.#.self_attention.linear_proj.bias", "", "whole optional"},
-    TensorRow{"layers.#.pre_mlp_layernorm.weight", "", "whole optional"},
-    TensorRow{"layers.#.pre_mlp_layernorm.bias", "", "whole optional"},
-    TensorRow{"layers.#.mlp.linear_fc1.layer_norm_weight", "", "whole optional"},
-    TensorRow{"layers.#.mlp.linear_fc1.layer_norm_bias", "", "whole optional"},
-    TensorRow{"layers.#.mlp.linear_fc1.weight", "", "rows optional"},
-    TensorRow{"layers.#.mlp.linear_fc1.bias", "", "rows optional"},
-    TensorRow{"layers.#.mlp.linear_fc2.weight", "", "columns optional"},
-    TensorRow{"layers.#.mlp.linear_fc2.bias", "", "whole optional"},
-    TensorRow{"final_layernorm.weight", "", "last whole"},
-    TensorRow{"final_layernorm.bias", "", "last whole optional"},
-    TensorRow{"output_layer.weight", "", "last vocabulary optional"},
+// GPT and Llama of Megatron-LM, whole as its ranks have them together: the layers of all
+// stages are numbered through. The rows of a fused QKV are ordered by group, so that any
+// number of ranks that divides the groups has an interval of them. "classic" are the names
+// of Megatron-LM, "older" those before, and "core" those of Megatron Core.
+constexpr std::array kMegatron{
+    Row{"embedding.word_embeddings.weight", "V,H", "first vocabulary tied"},
+    Row{"embedding.position_embeddings.weight", "P,H", "first whole", "positions"},
+    Row{"layers.#.input_layernorm.*", "H", "whole", "classic", "norm_bias"},
+    Row{"layers.#.self_attention.query_key_value.*", "QKV,H", "rows groups", "classic",
+        "attention_bias"},
+    Row{"layers.#.self_attention.dense.*", "H,O", "columns heads", "classic",
+        "attention_bias"},
+    Row{"layers.#.attention.query_key_value.*", "QKV,H", "rows groups", "older"},
+    Row{"layers.#.attention.dense.*", "H,O", "columns heads", "older"},
+    Row{"layers.#.post_attention_layernorm.*", "H", "whole", "classic", "norm_bias"},
+    Row{"layers.#.mlp.router.weight", "E,H", "whole", "sparse"},
+    Row{"layers.#.mlp.experts.dense_h_to_4h.weight", "E,2F,H", "stacked rows/2",
+        "sparse"},
+    Row{"layers.#.mlp.experts.dense_4h_to_h.weight", "E,H,F", "stacked columns",
+        "sparse"},
+    Row{"layers.#.mlp.dense_h_to_4h.*", "F,H", "rows with=dense_4h_to_h",
+        "dense classic !gated", "mlp_bias"},
+    Row{"layers.#.mlp.dense_h_to_4h.*", "2F,H", "rows/2 with=dense_4h_to_h",
+        "dense classic gated", "mlp_bias"},
+    Row{"layers.#.mlp.dense_4h_to_h.*", "H,F", "columns", "dense classic", "mlp_bias"},
+    Row{"layers.#.self_attention.linear_qkv.layer_norm_weight", "H", "whole", "core"},
+    Row{"layers.#.self_attention.linear_qkv.layer_norm_bias", "H", "whole", "core"},
+    Row{"layers.#.self_attention.linear_qkv.*", "QKV,H", "rows groups", "core"},
+    Row{"layers.#.self_attention.linear_proj.*", "H,O", "columns heads", "core"},
+    Row{"layers.#.pre_mlp_layernorm.*", "H", "whole", "core"},
+    Row{"layers.#.mlp.linear_fc1.layer_norm_weight", "H", "whole", "core"},
+    Row{"layers.#.mlp.linear_fc1.layer_norm_bias", "H", "whole", "core"},
+    Row{"layers.#.mlp.linear_fc1.*", "F,H", "rows with=linear_fc2", "core"},
+    Row{"layers.#.mlp.linear_fc2.*", "H,F", "columns", "core"},
+    Row{"final_layernorm.*", "H", "last whole", "", "norm_bias"},
+    Row{"output_layer.weight", "V,H", "last vocabulary", "!tied"},
 };
+
+// Modules of torch, timm, torchtitan and T5, whose models have no table. The names are
+// the ends of theirs.
+constexpr std::array kModules{
+    Row{"to_q", "", "rows heads"},
+    Row{"wq", "", "rows heads"},
+    Row{"SelfAttention.q", "", "rows heads"},
+    Row{"EncDecAttention.q", "", "rows heads"},
+    Row{"to_k", "", "rows kv_heads"},
+    Row{"to_v", "", "rows kv_heads"},
+    Row{"wk", "", "rows kv_heads"},
+    Row{"wv", "", "rows kv_heads"},
+    Row{"SelfAttention.k", "", "rows kv_heads"},
+    Row{"SelfAttention.v", "", "rows kv_heads"},
+    Row{"EncDecAttention.k", "", "rows kv_heads"},
+    Row{"EncDecAttention.v", "", "rows kv_heads"},
+    Row{"qkv", "", "rows/3 heads"},
+    Row{"Wqkv", "", "rows/3 heads"},
+    Row{"in_proj", "", "rows/3 heads"},
+    Row{"SelfAttention.o", "", "columns heads"},
+    Row{"EncDecAttention.o", "", "columns heads"},
+    Row{"attention.wo", "", "columns heads"},
+    Row{"attn.proj", "", "columns heads"},
+    Row{"linear1", "", "rows"},
+    Row{"wi", "", "rows"},
+    Row{"wi_0", "", "rows"},
+    Row{"wi_1", "", "rows"},
+    Row{"linear2", "", "columns"},
+    Row{"wo", "", "columns"},
+    Row{"tok_embeddings", "", "first vocabulary"},
+    Row{"head", "", "last whole"},
+    Row{"score", "", "last whole"},
+    Row{"output", "", "last whole"},
+};
+
+// The words of a bias. One that is added to what all ranks have computed is not cut.
+std::string words_of_bias(std::string_view words) {
+  const bool added_once = words.find("columns") != words.npos;
+  std::string result;
+  for_each_word(words, [&](std::string_view word) {
+    const bool site = word == "first" || word == "last";
+    if (word != "transposed" && (site || !added_once)) result += fmt::format("{} ", word);
+  });
+  return added_once ? result + "whole" : result;
+}
+
+std::string outputs_of(const Row& row) {
+  const bool last = row.words.find("transposed") != row.words.npos;
+  const size_t comma = std::min(row.shape.find(','), row.shape.size());
+  return std::string(last ? row.shape.substr(comma + 1) : row.shape.substr(0, comma));
+}
+
+std::vector<TensorRow> with_biases(std::span<const Row> rows) {
+  std::vector<TensorRow> all;
+  const auto named = [](std::string_view name, std::string_view last) {
+    const bool pair = name.ends_with(".*");
+    return pair ? fmt::format("{}{}", name.substr(0, name.size() - 1), last)
+                : std::string(name);
+  };
+  for (const Row& row : rows) {
+    all.push_back({named(row.name, "weight"), std::string(row.shape),
+                   std::string(row.words), std::string(row.when),
+                   named(row.in_files, "weight")});
+    if (!row.name.ends_with(".*")) continue;
+    all.push_back({named(row.name, "bias"), outputs_of(row), words_of_bias(row.words),
+                   fmt::format("{} {}", row.when, row.bias),
+                   named(row.in_files, "bias")});
+  }
+  return all;
+}
+
+// The rows of one of the tables above.
+template <const auto& kRows>
+std::span<const TensorRow> rows_of() {
+  static const std::vector<TensorRow> rows = with_biases(kRows);
+  return rows;
+}
 
 }  // namespace
 
-std::span<const TensorRow> decoder_rows() { return kDecoder; }
-std::span<const TensorRow> neox_rows() { return kNeox; }
-std::span<const TensorRow> opt_rows() { return kOpt; }
-std::span<const TensorRow> bert_rows() { return kBert; }
-std::span<const TensorRow> vit_rows() { return kVit; }
-std::span<const TensorRow> gpt2_rows() { return kGpt2; }
-std::span<const TensorRow> megatron_rows() { return kMegatronGpt; }
+std::span<const TensorRow> decoder_rows() { return rows_of<kDecoder>(); }
+std::span<const TensorRow> neox_rows() { return rows_of<kNeox>(); }
+std::span<const TensorRow> opt_rows() { return rows_of<kOpt>(); }
+std::span<const TensorRow> bert_rows() { return rows_of<kBert>(); }
+std::span<const TensorRow> vit_rows() { return rows_of<kVit>(); }
+std::span<const TensorRow> gpt2_rows() { return rows_of<kGpt2>(); }
+std::span<const TensorRow> megatron_rows() { return rows_of<kMegatron>(); }
+std::span<const TensorRow> module_rows() { return rows_of<kModules>(); }
 
 }  // namespace holdfast

@@ -1,9 +1,6 @@
-// Models of the GPT and Llama kinds in any size, in canonical shapes.
-//
-// Names of tensors are Holdfast's own and the same for both kinds:
-// embedding.word.weight, layers.3.attention.qkv.weight, layers.3.mlp.down.bias,
-// norm.weight, head.weight. If the head is tied to the embedding, they are one tensor,
-// and head.weight is its alias.
+// Models of the GPT and Llama kinds in any size, as Megatron-LM trains them: with its names
+// (megatron_rows() of tensor_tables.h) and its fused weights. If the head is tied to the
+// embedding, they are one tensor, and output_layer.weight is its alias.
 #pragma once
 
 #include <string>

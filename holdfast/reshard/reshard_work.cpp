@@ -19,8 +19,8 @@ std::string text_of_rule(const Rule& rule) {
       "{} {} {} {} {} {} {} {} {} {}", rule.pattern, static_cast<int>(rule.site),
       static_cast<int>(rule.cut), rule.axis, rule.parts, rule.unit,
       rule.heads != HeadKind::kNone, rule.stacked, rule.tied, rule.buffer);
-  if (rule.in_head == 1 && rule.tied_with.empty()) return text;
-  return fmt::format("{} {} {}", text, rule.in_head, rule.tied_with);
+  if (rule.in_head == 1 && rule.tied_with.empty() && rule.with.empty()) return text;
+  return fmt::format("{} {} {} {}", text, rule.in_head, rule.tied_with, rule.with);
 }
 
 }  // namespace

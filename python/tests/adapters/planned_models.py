@@ -2,15 +2,20 @@
 
     python python/tests/adapters/planned_models.py > tests/fixtures/models/transformers.json
 
-writes the tensors that the classes of transformers have, found on the meta device. C++ tests read
-this file, and test_planned_models.py checks that it is what the installed version says.
+writes the tensors that the classes of transformers have, found on the meta device, and those that
+save_pretrained() writes, if they are others. C++ tests read this file, and test_planned_models.py
+checks that it is what the installed version says.
 """
 
 import json
 import re
+import tempfile
 
 import torch
 import transformers
+from safetensors import safe_open
+
+transformers.utils.logging.disable_progress_bar()
 
 # Every size is another one, so that no two can be confused.
 SMALL = {"hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 2,
@@ -28,7 +33,17 @@ QWEN_EXPERTS = GROUPED | {"num_hidden_layers": 4, "num_experts": 4, "num_experts
 OPT = {key: SMALL[key] for key in SMALL if key != "intermediate_size"} | {
     "ffn_dim": 160, "max_position_embeddings": 128}
 
+GPT2 = {"n_embd": 64, "n_layer": 2, "n_head": 8, "n_positions": 128, "vocab_size": 300,
+        "bos_token_id": 1, "eos_token_id": 2}
+
 CONFIGS = [
+    ("GPT2LMHeadModel", "gpt2", GPT2),
+    ("GPT2LMHeadModel", "gpt2", GPT2 | {"n_inner": 160, "tie_word_embeddings": False}),
+    ("GPT2Model", "gpt2", GPT2),
+    ("LlamaForCausalLM", "llama", GROUPED),
+    ("LlamaForCausalLM", "llama", SMALL | {"num_key_value_heads": 8, "attention_bias": True,
+                                           "mlp_bias": True, "tie_word_embeddings": True}),
+    ("MixtralForCausalLM", "mixtral", SMALL | {"num_key_value_heads": 2, "num_local_experts": 4}),
     ("MistralForCausalLM", "mistral", GROUPED),
     ("MistralForCausalLM", "mistral", SMALL | {"num_key_value_heads": 4,
                                                "tie_word_embeddings": True}),
@@ -40,6 +55,7 @@ CONFIGS = [
     ("Qwen3ForCausalLM", "qwen3", GROUPED | {"attention_bias": True}),
     ("Qwen3MoeForCausalLM", "qwen3_moe", QWEN_EXPERTS),
     ("Phi3ForCausalLM", "phi3", SMALL | {"num_key_value_heads": 2}),
+    ("Phi3ForCausalLM", "phi3", SMALL),
     ("GemmaForCausalLM", "gemma", GROUPED),
     ("GemmaForCausalLM", "gemma", GROUPED | {"attention_bias": True}),
     ("Gemma2ForCausalLM", "gemma2", GROUPED),
@@ -99,6 +115,15 @@ def cuts_of(model, names):
     return cuts
 
 
+def saved_by(class_name, model_type, sizes):
+    """Shapes by name in the files of save_pretrained()."""
+    config = transformers.AutoConfig.for_model(model_type, **sizes)
+    with tempfile.TemporaryDirectory() as folder:
+        getattr(transformers, class_name)(config).save_pretrained(folder)
+        with safe_open(f"{folder}/model.safetensors", "pt") as file:
+            return {name: file.get_slice(name).get_shape() for name in file.keys()}
+
+
 def table():
     for class_name, model_type, sizes in CONFIGS:
         model = model_of(class_name, model_type, sizes)
@@ -107,7 +132,9 @@ def table():
         if "num_labels" in config:  # as save_pretrained writes it
             count = config.pop("num_labels")
             config["id2label"] = {str(i): f"LABEL_{i}" for i in range(count)}
-        yield {"config": config, "tensors": shapes, "ties": ties, "cuts": cuts_of(model, shapes)}
+        row = {"config": config, "tensors": shapes, "ties": ties, "cuts": cuts_of(model, shapes)}
+        saved = saved_by(class_name, model_type, sizes)
+        yield row if saved == shapes else row | {"saved": saved}
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import json
 
 import peft
+import planned_models
 import pytest
 import torch
 import transformers
@@ -94,6 +95,28 @@ def test_other_architectures(tmp_path):
         config.save_pretrained(folder)
         holdfast.export(folder / "run", folder / "hf", config=folder)
         assert_same(loaded_from(folder / "hf", kind), model)
+
+
+@pytest.mark.parametrize("row", range(len(planned_models.CONFIGS)),
+                         ids=[f"{row[0]}-{i}" for i, row in enumerate(planned_models.CONFIGS)])
+def test_every_family_is_exported_as_save_pretrained_writes_it(tmp_path, row):
+    class_name, model_type, sizes = planned_models.CONFIGS[row]
+    kind = getattr(transformers, class_name)
+    config = transformers.AutoConfig.for_model(model_type, **sizes)
+    torch.manual_seed(row)
+    model = kind(config)
+    with torch.no_grad():  # some are zeros, or equal to others
+        for tensor in model.state_dict().values():
+            tensor.copy_(torch.randn_like(tensor))
+    save(tmp_path / "run", model)
+    config.save_pretrained(tmp_path)
+    holdfast.export(tmp_path / "run", tmp_path / "hf", config=tmp_path)
+    assert_same(loaded_from(tmp_path / "hf", kind), model)
+    model.save_pretrained(tmp_path / "theirs")
+    theirs = load_file(tmp_path / "theirs" / "model.safetensors")
+    ours = load_file(tmp_path / "hf" / "model.safetensors")
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], tensor) for name, tensor in theirs.items())
 
 
 def of_ranks(rank, world, folder, kind):
