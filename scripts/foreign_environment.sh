@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
 # Makes an environment with another framework in .cache/NAME, unless it is there already, and prints
 # the path of its Python. Tests compare our files with what the framework reads and writes. It is an
-# environment of its own, because frameworks ask for versions of NumPy that exclude each other.
+# environment of its own, because frameworks ask for versions of NumPy that exclude each other. Only
+# DeepSpeed has torch and NumPy from .venv.
 #
 #   scripts/foreign_environment.sh tensorflow
 #   scripts/foreign_environment.sh chainer
+#   scripts/foreign_environment.sh orbax
+#   scripts/foreign_environment.sh deepspeed
 set -euo pipefail
 cd "$(dirname "$0")/.."
 name=$1
@@ -26,8 +29,11 @@ case $name in
     ;;
   # Chainer's setup.py needs an old setuptools, and its code names that NumPy 1.24 has removed.
   chainer) packages=("numpy<1.24" "h5py==3.12.1" "chainer==7.8.1") ;;
+  orbax) packages=("orbax-checkpoint==0.12.8" "safetensors==0.8.0") ;;
+  # The script that DeepSpeed puts into its checkpoints needs huggingface_hub.
+  deepspeed) packages=("deepspeed==0.19.8" "huggingface_hub==2.4.0") ;;
   *)
-    echo "$name: is not known; expected tensorflow or chainer" >&2
+    echo "$name: is not known; expected tensorflow, chainer, orbax or deepspeed" >&2
     exit 2
     ;;
 esac
@@ -38,6 +44,12 @@ if ! cmp -s <(printf '%s\n' "${packages[@]}") "$folder/installed.txt"; then
   if [[ $name == chainer ]]; then
     install --only-binary h5py "setuptools<70" wheel "numpy<1.24" h5py==3.12.1
     install --no-build-isolation "${packages[@]}"
+  elif [[ $name == deepspeed ]]; then
+    # Without isolation, because its setup.py imports torch.
+    .venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+      >"$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/venv.pth"
+    install "setuptools<70" wheel ninja
+    DS_BUILD_OPS=0 install --no-build-isolation "${packages[@]}"
   else
     install "${packages[@]}"
   fi

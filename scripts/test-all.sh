@@ -100,6 +100,20 @@ chainer() {
     build/check/holdfast/formats/formats_test --gtest_filter='*RealChainer*'
 }
 
+# What the messages on folders of other tools tell users to do, done. Uses the build of make test.
+orbax() { follow_hint orbax HOLDFAST_ORBAX_PYTHON; }
+deepspeed() { follow_hint deepspeed HOLDFAST_DEEPSPEED_PYTHON; }
+
+follow_hint() { # NAME VARIABLE
+  local python
+  if ! python=$(scripts/foreign_environment.sh "$1"); then
+    echo "skipped: $1 could not be installed" >&2
+    return
+  fi
+  env "$2=$python" PYTHONPATH="$PWD/build/check/python" \
+    .venv/bin/python -m pytest -q python/tests/test_foreign_folders.py -k "$1"
+}
+
 # The same plans with DDP and with Horovod, which is compiled here. Uses the build of make test.
 horovod() {
   if ! scripts/rivals.sh horovod; then
@@ -144,7 +158,7 @@ includes() {
 }
 
 failed=()
-functions="headers alone includes long_cpp long_exchanges mpi addresses leaks release kills train_cpp slurm newcomer adapters tensorflow chainer horovod threads tidy"
+functions="headers alone includes long_cpp long_exchanges mpi addresses leaks release kills train_cpp slurm newcomer adapters tensorflow chainer orbax deepspeed horovod threads tidy"
 suites="scripts/test.sh $functions scripts/fuzz.sh scripts/cross.sh"
 for suite in "$@"; do
   if [[ " $suites " != *" $suite "* ]]; then
@@ -156,7 +170,7 @@ if [[ $# == 0 ]]; then set -- $suites; fi
 for suite in "$@"; do
   echo "==== $suite"
   # Runs in a shell of its own, because set -e does not stop a function inside a condition.
-  bash -c "set -euo pipefail; $(declare -f $functions); jobs=$jobs; $suite" ||
+  bash -c "set -euo pipefail; $(declare -f $functions follow_hint); jobs=$jobs; $suite" ||
     failed+=("$suite")
 done
 if [[ ${#failed[@]} != 0 ]]; then

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "holdfast/contents/chunked_source.h"
+#include "holdfast/contents/left_out.h"
 #include "holdfast/env/source_sink.h"
 #include "holdfast/state/strided.h"
 
@@ -362,6 +363,14 @@ const std::string* find_left_out(const Contents& contents, std::string_view name
     return line.starts_with(name) && line.substr(name.size()).starts_with(": ");
   });
   return found == contents.left_out.end() ? nullptr : &*found;
+}
+
+std::string why_of(const Error& error, std::string_view place) {
+  std::string_view message = error.message();
+  if (message.starts_with(place)) message.remove_prefix(place.size());
+  if (message.starts_with(':')) message.remove_prefix(1);
+  if (message.starts_with(' ')) message.remove_prefix(1);
+  return std::string(message);
 }
 
 }  // namespace holdfast

@@ -51,12 +51,16 @@ struct Entry {
   std::vector<Chunk> chunks{};
   // An object has this one.
   Item object{};
+  // Why the entry cannot be read although the metadata is good: the line of
+  // Contents::left_out without the name. Then it has no dtype, shape, chunks or object.
+  std::string odd{};
 };
 
 // An item and the entry that it belongs to.
 struct NamedItem {
   Item item{};
   std::string entry{};
+  bool transformed = false;  // compressed, for example, and so no zip archive
 };
 
 struct Metadata {

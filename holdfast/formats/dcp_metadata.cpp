@@ -152,7 +152,9 @@ class MetadataDecoder {
     for (const auto& [key, value] : HOLDFAST_TRY(dict(id, "storage_data"))->items) {
       const ItemKey at = HOLDFAST_TRY(read_key(key));
       Item item = HOLDFAST_TRY(read_item(at.first, value));
-      metadata_.items.push_back({item, at.first});
+      std::string transformed = transformed_by(attribute(value, "transform_descriptors"));
+      metadata_.items.push_back({item, at.first, !transformed.empty()});
+      if (!transformed.empty()) odd_[at.first] = std::move(transformed);
       if (!items_.emplace(at, std::pair(std::move(item), false)).second) {
         return broken(fmt::format("an item of {}", shown(at.first)), "it once");
       }
@@ -190,7 +192,6 @@ class MetadataDecoder {
                          where_, what, shown(*file));
     }
     HOLDFAST_TRY(spend(3 * file->size()));
-    HOLDFAST_TRY(check_not_transformed(what, attribute(id, "transform_descriptors")));
     if (*offset < 0 || *length < 0 || !checked_add(*offset, *length)) {
       return corrupt("{}: {} has {} bytes at {}; expected a range in a file", where_,
                      what, *length, *offset);
@@ -198,13 +199,13 @@ class MetadataDecoder {
     return Item{*file, *offset, *length};
   }
 
-  Result<void> check_not_transformed(const std::string& what, PickleId id) const {
+  // Says how an item is transformed. Empty if it is as torch.save writes it.
+  std::string transformed_by(PickleId id) const {
     const std::vector<PickleId>* items = sequence(id);
-    if (is_none(id) || (items != nullptr && items->empty())) return {};
+    if (is_none(id) || (items != nullptr && items->empty())) return "";
     const auto* name = items == nullptr ? nullptr : as<std::string>(items->front());
-    return unsupported(
-        "{}: {} is transformed by {}; expected it as torch.save writes it", where_,
-        what, name == nullptr ? "something" : shown(*name));
+    return fmt::format("is transformed by {}; expected it as torch.save writes it",
+                       name == nullptr ? "something" : shown(*name));
   }
 
   // An item that no entry names would be lost without a word.
@@ -268,6 +269,9 @@ class MetadataDecoder {
     Entry entry{.name = name};
     const auto path = paths_.find(name);
     entry.path = path == paths_.end() ? std::vector{Object(name)} : path->second.first;
+    if (const auto odd = odd_.find(name); odd != odd_.end()) {
+      return leave_out(std::move(entry), odd->second);
+    }
     if (kind(id) == "BytesStorageMetadata") {
       const Item* item = use_item({name, std::nullopt});
       if (item == nullptr) return broken(shown(name), "an item in storage_data");
@@ -278,9 +282,28 @@ class MetadataDecoder {
       return broken(shown(name), "a TensorStorageMetadata or BytesStorageMetadata");
     }
     entry.tensor = true;
-    entry.dtype = HOLDFAST_TRY(read_dtype(name, attribute(id, "properties")));
-    entry.shape = HOLDFAST_TRY(read_shape(name, attribute(id, "size")));
+    const Result<Dtype> dtype = read_dtype(name, attribute(id, "properties"));
+    if (is_odd(dtype)) return leave_out(std::move(entry), dtype.error().message());
+    const Result<Shape> shape = read_shape(name, attribute(id, "size"));
+    if (is_odd(shape)) return leave_out(std::move(entry), shape.error().message());
+    entry.dtype = HOLDFAST_TRY(dtype);
+    entry.shape = HOLDFAST_TRY(shape);
     HOLDFAST_TRY(read_chunks(entry, attribute(id, "chunks")));
+    return entry;
+  }
+
+  template <typename T>
+  static bool is_odd(const Result<T>& read) {
+    return !read.ok() && read.error().code() == ErrorCode::kUnsupported;
+  }
+
+  // The items of such an entry stay among all items, and belong to nothing else.
+  Entry leave_out(Entry entry, std::string why) {
+    entry.odd = std::move(why);
+    for (auto item = items_.lower_bound({entry.name, std::nullopt});
+         item != items_.end() && item->first.first == entry.name; ++item) {
+      item->second.second = true;
+    }
     return entry;
   }
 
@@ -294,16 +317,14 @@ class MetadataDecoder {
     if (global == nullptr) return broken(shown(name), "properties with a dtype");
     const auto dtype = torch_zip::dtype_of_global(global->name);
     if (dtype) return *dtype;
-    return unsupported("{}: {} has the dtype {}, which is not known", where_,
-                       shown(name), shown(global->name));
+    return unsupported("has the dtype {}, which is not known", shown(global->name));
   }
 
   Result<Shape> read_shape(const std::string& name, PickleId id) const {
     const std::optional<Numbers> sizes = numbers(id);
     if (!sizes) return broken(shown(name), "a size of integers");
     if (sizes->size() > kMaxRank) {
-      return unsupported("{}: {} has {} dimensions, limit {}", where_, shown(name),
-                         sizes->size(), kMaxRank);
+      return unsupported("has {} dimensions, limit {}", sizes->size(), kMaxRank);
     }
     auto shape = Shape::create(*sizes);
     if (shape.ok()) return shape;
@@ -381,6 +402,7 @@ class MetadataDecoder {
   const std::string& where_;
   size_t budget_;
   std::map<ItemKey, std::pair<Item, bool>> items_;  // and whether an entry has it
+  std::map<std::string, std::string> odd_;  // why an entry cannot be read, by its name
   // The path of each entry, and its place among them.
   std::unordered_map<std::string, std::pair<std::vector<Object>, size_t>> paths_;
   Metadata metadata_;

@@ -52,9 +52,7 @@ class FolderOpener {
 
   Result<OpenedFolder> open() {
     HOLDFAST_TRY(check_items());
-    for (const Entry& entry : metadata_.entries) {
-      HOLDFAST_TRY(entry.tensor ? add_tensor(entry) : add_object(entry));
-    }
+    for (const Entry& entry : metadata_.entries) HOLDFAST_TRY(add_entry(entry));
     return make_folder();
   }
 
@@ -101,10 +99,34 @@ class FolderOpener {
     return {};
   }
 
+  Result<void> add_entry(const Entry& entry) {
+    if (entry.odd.empty()) return entry.tensor ? add_tensor(entry) : add_object(entry);
+    leave_out(entry, entry.odd);
+    return {};
+  }
+
+  void leave_out(const Entry& entry, std::string_view why) {
+    left_out_.push_back(fmt::format("{}: {}", entry.name, why));
+  }
+
+  // Leaves an entry out if torch has saved a view in its item whose elements are not those of
+  // the file.
+  bool leave_out_computed(const Entry& entry, const OpenedArchive& archive) {
+    if (archive.views.computed.empty()) return false;
+    leave_out(entry, "has an expanded or conjugated tensor; expected a clone");
+    return true;
+  }
+
   // Tensors.
 
   Result<void> add_tensor(const Entry& entry) {
-    if (const Entry* twin = HOLDFAST_TRY(find_twin(entry))) {
+    const Entry* twin = HOLDFAST_TRY(find_twin(entry));
+    if (twin != nullptr && !tensor_of_.contains(twin->name)) {
+      leave_out(entry, fmt::format("has the item of {}, which is left out",
+                                   shown(twin->name)));
+      return {};
+    }
+    if (twin != nullptr) {
       const TensorId id = tensor_of_.at(twin->name);
       tensor_of_[entry.name] = id;
       ties_.emplace_back(id, entry.name);
@@ -112,11 +134,16 @@ class FolderOpener {
       return {};
     }
     const auto id = static_cast<TensorId>(tensors_.size());
+    const size_t pieces = pieces_.size();
+    for (const Chunk& chunk : entry.chunks) {
+      if (HOLDFAST_TRY(add_chunk(entry, id, chunk))) continue;
+      pieces_.resize(pieces);
+      return {};
+    }
     tensors_.push_back(
         {.name = entry.name, .dtype = entry.dtype, .shape = entry.shape});
     tensor_of_[entry.name] = id;
     leaves_.push_back({.entry = &entry, .tensor = id});
-    for (const Chunk& chunk : entry.chunks) HOLDFAST_TRY(add_chunk(entry, id, chunk));
     return {};
   }
 
@@ -136,9 +163,11 @@ class FolderOpener {
     return twin;
   }
 
-  Result<void> add_chunk(const Entry& entry, TensorId id, const Chunk& chunk) {
+  // Returns false, and leaves the entry out, if the chunk cannot be read.
+  Result<bool> add_chunk(const Entry& entry, TensorId id, const Chunk& chunk) {
     const NamedItem item{chunk.item, entry.name};
     const OpenedArchive archive = HOLDFAST_TRY(open_archive_of(item));
+    if (leave_out_computed(entry, archive)) return false;
     const std::vector<Placed>& stored = archive.views.stored;
     const bool bare = archive.tree.objects.as<Object::TensorName>() != nullptr;
     if (!bare || stored.size() != 1) {
@@ -154,7 +183,7 @@ class FolderOpener {
                      name_of(entry.dtype), to_string(chunk.box.shape()));
     }
     add_piece(id, chunk.box, chunk.item, placed);
-    return {};
+    return true;
   }
 
   void add_piece(TensorId id, const Box& box, const Item& item, const Placed& placed) {
@@ -179,6 +208,7 @@ class FolderOpener {
                      where_, shown(owner->second->name), shown(entry.name));
     }
     OpenedArchive archive = HOLDFAST_TRY(open_archive_of({entry.object, entry.name}));
+    if (leave_out_computed(entry, archive)) return {};
     const auto* text = archive.tree.objects.as<std::string>();
     if (text != nullptr && entry.name.starts_with(kKeptPrefix)) {
       kept_[entry.name] = *text;
@@ -230,10 +260,6 @@ class FolderOpener {
     ItemFile& file = *HOLDFAST_TRY(file_of(item));
     OpenedArchive archive = HOLDFAST_TRY(
         torch_zip::open_archive(HOLDFAST_TRY(open_item(file.source, item))));
-    if (!archive.views.computed.empty()) {
-      return unsupported("{}: {} has an expanded or conjugated tensor; expected a clone",
-                         where_, shown(item.entry));
-    }
     for (const ZipEntry& entry : archive.entries) {
       file.records.push_back(
           {.name = fmt::format("{}: entry {}", shown(item.entry), entry.name),

@@ -63,6 +63,54 @@ TEST(DcpAttackTest, EveryHostileFolderIsRefusedByItsSentence) {
   }
 }
 
+TEST(DcpAttackTest, WhatIsOddIsLeftOutByNameAndTheRestIsReadAndVerified) {
+  const Json expected = read_json(kAttackFolder / "odd.json");
+  EXPECT_GE(expected.size(), 8U);
+  for (const auto& [name, lines] : expected.items()) {
+    SCOPED_TRACE(name);
+    MemoryEnv env;
+    put_attack(env, name);
+    const auto opened = open_dcp(env, "f");
+    ASSERT_OK(opened);
+    ASSERT_EQ(opened->left_out.size(), lines.size());
+    for (size_t i = 0; i < lines.size(); ++i) {
+      EXPECT_THAT(opened->left_out[i], HasSubstr(lines[i].get<std::string>()));
+    }
+    ASSERT_EQ(opened->collection.tensors().size(), 1U);
+    EXPECT_EQ(tests::canonical_bytes(*opened, *opened->collection.find("good")),
+              Bytes(16));
+    const auto report = verify_dcp(env, "f", {});
+    ASSERT_OK(report);
+    EXPECT_TRUE(report->damage.empty());
+    // A compressed item cannot be checked.
+    EXPECT_EQ(report->checked, name.find("zstd") == name.npos);
+    const auto patch = [&](const std::string& tensor) {
+      Flip flip{.tensor = tensor};
+      flip.mask[0] = std::byte{1};
+      return plan_dcp_patch(env, "f", std::span(&flip, 1), Checksums::kConsistent);
+    };
+    EXPECT_ERROR(patch("w"), ErrorCode::kUnsupported);
+    EXPECT_OK(patch("good"));
+  }
+}
+
+TEST(DcpAttackTest, DamageOfWhatIsLeftOutIsFound) {
+  MemoryEnv env;
+  put_attack(env, "an_unknown_dtype");
+  Bytes items = env.read_file("f/__0_0.distcp").value();
+  const std::string_view text = text_of(items);
+  // The elements of "w", which is the first item, are zeros behind the name of their record.
+  const size_t at = text.find("data/0");
+  ASSERT_NE(at, text.npos);
+  const size_t zeros = text.find(std::string(16, '\0'), at);
+  items[zeros + 8] ^= std::byte{1};
+  ASSERT_OK(env.write_file("f/__0_0.distcp", items));
+  const auto report = verify_dcp(env, "f", {});
+  ASSERT_OK(report);
+  ASSERT_EQ(report->damage.size(), 1U);
+  EXPECT_THAT(report->damage[0].tensors, ElementsAre("w"));
+}
+
 TEST(DcpAttackTest, WhatIsUnusualButGoodIsUnderstood) {
   MemoryEnv good, tie, pair;
   put_attack(good, "good");

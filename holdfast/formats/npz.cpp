@@ -6,6 +6,7 @@
 
 #include "holdfast/archive/pickle_reader.h"
 #include "holdfast/archive/zip_writer.h"
+#include "holdfast/contents/left_out.h"
 #include "holdfast/contents/side_metadata.h"
 #include "holdfast/formats/npz_internal.h"
 #include "holdfast/formats/zip_checked_source.h"
@@ -38,19 +39,14 @@ bool is_none_array(const Pickle& pickle) {
          pickle[list->items[0]].as<Object::None>() != nullptr;
 }
 
-// Fails unless the object array in this record is None.
-Result<void> check_none(const Source& record, const NpyHeader& header) {
+// Whether the object array in this record is None.
+Result<bool> is_none(const Source& record, const NpyHeader& header) {
   const int64_t size = record.size() - header.bytes;
-  if (header.shape.rank() == 0 && size <= kMaxNonePickle) {
-    const Bytes bytes = HOLDFAST_TRY(record.read_bytes(header.bytes, size));
-    const Result<Pickle> pickle = read_pickle(
-        bytes, {.where = record.name(), .allow_global = may_stand_for_none});
-    if (pickle.ok() && is_none_array(*pickle)) return {};
-  }
-  return unsupported(
-      "{}: is an array of Python objects, which only running its pickle could read; "
-      "expected numbers",
-      record.name());
+  if (header.shape.rank() != 0 || size > kMaxNonePickle) return false;
+  const Bytes bytes = HOLDFAST_TRY(record.read_bytes(header.bytes, size));
+  const Result<Pickle> pickle = read_pickle(
+      bytes, {.where = record.name(), .allow_global = may_stand_for_none});
+  return pickle.ok() && is_none_array(*pickle);
 }
 
 // Stored records are checked by the source of the file; decoding sources check
@@ -91,7 +87,8 @@ class NpzOpener {
                       .sources = std::move(sources_),
                       .objects = std::move(restored.objects),
                       .metadata = std::move(restored.metadata),
-                      .digests = std::make_shared<FileDigests>(checked)};
+                      .digests = std::make_shared<FileDigests>(checked),
+                      .left_out = std::move(left_out_)};
     return npz::Opened{.archive = std::move(archive_),
                        .contents = std::move(contents),
                        .arrays = std::move(arrays_)};
@@ -107,17 +104,36 @@ class NpzOpener {
     const std::string name =
         entry.name.substr(0, entry.name.size() - kArraySuffix.size());
     const auto source = archive_.open_record(entry);
-    const NpyHeader header = HOLDFAST_TRY(read_npy_header(*source));
-    if (name.starts_with(kKeptPrefix)) return add_text(name, entry, header);
-    if (header.objects) {
-      HOLDFAST_TRY(check_none(*source, header));
+    const Result<NpyHeader> header = read_npy_header(*source);
+    if (name.starts_with(kKeptPrefix)) {
+      return add_text(name, entry, HOLDFAST_TRY(header));
+    }
+    if (!header.ok()) {
+      if (header.error().code() != ErrorCode::kUnsupported) return header.error();
+      leave_out(name, why_of(header.error(), source->name()));
+      return {};
+    }
+    if (header->objects) return add_objects(name, *source, *header);
+    const HolderId holder = entry.deflated ? ++decoded_ : 0;
+    arrays_.push_back({.record = record, .header = *header, .holder = holder});
+    tensors_.push_back({.name = name, .dtype = header->dtype, .shape = header->shape});
+    return {};
+  }
+
+  Result<void> add_objects(const std::string& name, const Source& record,
+                           const NpyHeader& header) {
+    if (HOLDFAST_TRY(is_none(record, header))) {
       nones_.items.emplace_back(Object(name), Object());
       return {};
     }
-    const HolderId holder = entry.deflated ? ++decoded_ : 0;
-    arrays_.push_back({.record = record, .header = header, .holder = holder});
-    tensors_.push_back({.name = name, .dtype = header.dtype, .shape = header.shape});
+    leave_out(name,
+              "is an array of Python objects, which only running its pickle could read; "
+              "expected numbers");
     return {};
+  }
+
+  void leave_out(const std::string& name, std::string_view why) {
+    left_out_.push_back(fmt::format("{}: {}", name, why));
   }
 
   Result<void> add_text(const std::string& name, const ZipEntry& entry,
@@ -190,6 +206,7 @@ class NpzOpener {
   HolderId decoded_ = 0;
   std::vector<Array> arrays_;
   std::vector<Tensor> tensors_;
+  std::vector<std::string> left_out_;
   std::vector<std::shared_ptr<const Source>> sources_;
 };
 

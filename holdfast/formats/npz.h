@@ -1,9 +1,11 @@
 // NumPy's files: .npz, a zip archive with one .npy record for each array, and .npy.
 //
 // Records may be stored or deflated. Arrays may be big-endian and in Fortran order.
-// Arrays of Python objects are pickles: reading them would run code, so they are refused
-// by name. Only the array that stands for None is understood, because Chainer writes it
-// for parameters that have no value yet; contents.objects then has {"name": None}.
+// Arrays of Python objects are pickles: reading them would run code. They are left out by
+// name (contents.left_out), as are text, dates, records and others that are no numbers. A
+// .npy file of such an array is refused. Only the array of Python objects that stands for
+// None is understood, because Chainer writes it for parameters that have no value yet;
+// contents.objects then has {"name": None}.
 //
 // An .npz file is written with stored records. What NumPy has no words for is kept as text in
 // records of their own, which NumPy shows as arrays of bytes (contents/side_metadata.h).

@@ -6,6 +6,7 @@
 
 #include "holdfast/base/deflate.h"
 #include "holdfast/base/json_text.h"
+#include "holdfast/contents/left_out.h"
 #include "holdfast/hdf5/links_internal.h"
 #include "holdfast/hdf5/tree_internal.h"
 
@@ -68,15 +69,6 @@ void apply_keras_dtype(Dataset& dataset, std::vector<Attribute>& attributes) {
     dataset.type.dtype = Dtype::kBf16;
     attributes.erase(attributes.begin() + (dtype - attributes.data()));
   }
-}
-
-// Without the place of the object, which the line of Contents::left_out has already.
-std::string why_of(const Error& error, const std::string& where) {
-  std::string_view message = error.message();
-  if (message.starts_with(where)) message.remove_prefix(where.size());
-  if (message.starts_with(':')) message.remove_prefix(1);
-  if (message.starts_with(' ')) message.remove_prefix(1);
-  return std::string(message);
 }
 
 bool is_odd_name(std::string_view name) {

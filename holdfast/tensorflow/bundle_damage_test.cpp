@@ -16,15 +16,16 @@ namespace {
 using tests::Dice;
 
 const std::filesystem::path kFixtures = HOLDFAST_TENSORFLOW_FIXTURES;
+const std::filesystem::path kAttacks = HOLDFAST_TENSORFLOW_ATTACKS;
 
 class BundleDamageTest : public ::testing::Test {
  protected:
   // Copies the files of a fixture into the disk in memory.
-  void copy(const std::string& prefix) {
+  void copy(const std::string& prefix, const Path& folder = kFixtures) {
     const auto env = make_posix_env();
-    for (const std::string& name : env->list(kFixtures).value()) {
+    for (const std::string& name : env->list(folder).value()) {
       if (!name.starts_with(prefix + ".")) continue;
-      ASSERT_OK(disk_.write_file(name, env->read_file(kFixtures / name).value()));
+      ASSERT_OK(disk_.write_file(name, env->read_file(folder / name).value()));
     }
   }
 
@@ -175,6 +176,43 @@ TEST_F(BundleDamageTest, ARawPatchChangesOneByteAndTheChecksumFindsIt) {
   const FormatReport report = verify("two_shards");
   ASSERT_EQ(report.damage.size(), 1U);
   EXPECT_EQ(report.damage[0].tensors, std::vector<std::string>{"a"});
+}
+
+// The checksum of what cannot be read is checked nevertheless, if it can be computed.
+TEST_F(BundleDamageTest, WhatIsLeftOutIsVerifiedAndNotPatched) {
+  for (const std::string name :
+       {"a_quantized_dtype", "a_variant", "a_dtype_unknown", "nine_dimensions",
+        "slices_of_a_quantized_dtype", "strings_in_slices"}) {
+    SCOPED_TRACE(name);
+    copy(name, kAttacks);
+    const FormatReport report = verify(name);
+    EXPECT_TRUE(report.damage.empty()) << report.damage.front().what;
+    EXPECT_TRUE(report.checked);
+    const std::string odd = name.starts_with("strings") ? "s" : "a";
+    const auto plan = [&](const std::string& tensor) {
+      const std::vector flips{flip_bit(tensor, 0, 0)};
+      return plan_patch_tensor_bundle(disk_, name, flips, Checksums::kConsistent);
+    };
+    EXPECT_ERROR(plan(odd), ErrorCode::kUnsupported);
+    const auto patch = plan("good");
+    ASSERT_OK(patch);
+    ASSERT_OK(apply_patch(disk_, *patch));
+    EXPECT_TRUE(verify(name).damage.empty());
+    flip_byte(name + ".data-00000-of-00001", 1);
+    const FormatReport damaged = verify(name);
+    ASSERT_EQ(damaged.damage.size(), 1U);
+    EXPECT_EQ(damaged.damage[0].tensors, std::vector<std::string>{odd});
+  }
+}
+
+TEST_F(BundleDamageTest, WhatIsTooMuchToCheckIsNoDamage) {
+  for (const std::string name :
+       {"strings_as_many_as_2_to_the_58", "strings_of_nine_dimensions"}) {
+    copy(name, kAttacks);
+    const FormatReport report = verify(name);
+    EXPECT_TRUE(report.damage.empty()) << report.damage.front().what;
+    EXPECT_FALSE(report.checked);
+  }
 }
 
 TEST_F(BundleDamageTest, StringsAndStrangersAreNotPatched) {

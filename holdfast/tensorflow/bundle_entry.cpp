@@ -41,7 +41,7 @@ constexpr std::array kTypes{
     TypeName{18, Dtype::kC128, "complex128"},
     TypeName{19, Dtype::kF16, "half"},
     TypeName{20, std::nullopt, "resource"},
-    TypeName{21, std::nullopt, "variant"},
+    TypeName{kVariantType, std::nullopt, "variant"},
     TypeName{22, Dtype::kU32, "uint32"},
     TypeName{23, Dtype::kU64, "uint64"},
     TypeName{24, Dtype::kF8E5m2, "float8_e5m2"},
@@ -80,7 +80,7 @@ bool store(const WireField& field, int64_t& into) {
 bool is_bytes(const WireField& field) { return field.type == WireType::kBytes; }
 
 // TensorShapeProto: 2 dim {1 size, 2 name}, 3 unknown_rank.
-Result<Shape> decode_shape(ByteView message) {
+Result<void> decode_shape(ByteView message, BundleEntry& entry) {
   std::vector<int64_t> sizes;
   const auto read_size = [&](const WireField& field) {
     return field.number != 1 || store(field, sizes.back());
@@ -92,17 +92,20 @@ Result<Shape> decode_shape(ByteView message) {
     return is_bytes(field) && for_each_field(field.bytes, "shape", read_size).ok();
   }));
   if (std::ssize(sizes) > kMaxRank) {
-    return unsupported("the shape has {} dimensions, limit {}", sizes.size(), kMaxRank);
+    entry.odd_shape = fmt::format("has {} dimensions, limit {}", sizes.size(), kMaxRank);
+    entry.shape = Shape();
+    return {};
   }
   const Result<Shape> shape = Shape::create(sizes);
   if (!shape.ok()) return shape.error().as(ErrorCode::kCorrupt);
-  return *shape;
+  entry.shape = *shape;
+  entry.odd_shape.clear();
+  return {};
 }
 
 // TensorSliceProto: 1 extent {1 start, 2 length}. A length that is not there means the
 // whole dimension; one that is there may be 0.
-Result<std::vector<SliceExtent>> decode_slice(ByteView message) {
-  std::vector<SliceExtent> extents;
+Result<void> decode_slice(ByteView message, std::vector<SliceExtent>& extents) {
   const auto read_extent = [&](const WireField& field) {
     if (field.number == 1) return store(field, extents.back().start);
     return field.number != 2 || store(field, extents.back().length);
@@ -113,7 +116,7 @@ Result<std::vector<SliceExtent>> decode_slice(ByteView message) {
     return is_bytes(field) && std::ssize(extents) <= kMaxRank &&
            for_each_field(field.bytes, "slice", read_extent).ok();
   }));
-  return extents;
+  return {};
 }
 
 bool store_crc(const WireField& field, BundleEntry& entry) {
@@ -170,18 +173,14 @@ std::string encode_header(const BundleHeader& header) {
 Result<BundleEntry> decode_entry(ByteView bytes) {
   BundleEntry entry;
   std::optional<Error> inner;
-  const auto keep = [&](auto result, auto& into) {
-    if (!result.ok()) {
-      inner = result.error();
-      return false;
-    }
-    into = *std::move(result);
-    return true;
+  const auto keep = [&](const Result<void>& read) {
+    if (!read.ok()) inner = read.error();
+    return read.ok();
   };
   const auto apply = [&](const WireField& field) {
     switch (field.number) {
       case 1: entry.type = field.value; return field.type == WireType::kVarint;
-      case 2: return is_bytes(field) && keep(decode_shape(field.bytes), entry.shape);
+      case 2: return is_bytes(field) && keep(decode_shape(field.bytes, entry));
       case 3: return store(field, entry.shard);
       case 4: return store(field, entry.offset);
       case 5: return store(field, entry.size);
@@ -189,7 +188,7 @@ Result<BundleEntry> decode_entry(ByteView bytes) {
       case 7:
         entry.slices.emplace_back();
         return is_bytes(field) && entry.slices.size() <= kMaxSlices &&
-               keep(decode_slice(field.bytes), entry.slices.back());
+               keep(decode_slice(field.bytes, entry.slices.back()));
       default: return true;
     }
   };

@@ -30,10 +30,15 @@ std::string encode_header(const BundleHeader& header);
 
 // TensorFlow's number of the dtype of strings.
 inline constexpr uint64_t kStringType = 7;
+// And that of variants: lists, sets and other values that an operation of TensorFlow encodes.
+inline constexpr uint64_t kVariantType = 21;
 
 struct BundleEntry {
   uint64_t type = 0;  // TensorFlow's number of the dtype
   Shape shape{};
+  // Why the shape cannot be read, and so is not set: it has too many dimensions. Empty if
+  // it can be read.
+  std::string odd_shape{};
   int64_t shard = 0;
   int64_t offset = 0;
   int64_t size = 0;
@@ -46,8 +51,7 @@ struct BundleEntry {
   std::vector<std::vector<SliceExtent>> slices{};
 };
 
-// Fails with kCorrupt if the bytes are no entry. Fails with kUnsupported for more than
-// kMaxRank dimensions.
+// Fails with kCorrupt if the bytes are no entry.
 Result<BundleEntry> decode_entry(ByteView bytes);
 std::string encode_entry(const BundleEntry& entry);
 

@@ -28,12 +28,12 @@ Result<HolderId> Shards::open_for(const IndexedEntry& entry) {
 Result<Bytes> Shards::read_strings(const IndexedEntry& entry) {
   const HolderId holder = HOLDFAST_TRY(open_for(entry));
   const int64_t count = entry.entry.shape.elements();
-  string_bytes_ += entry.entry.size;
-  if (string_bytes_ > kMaxStringBytes || count > kMaxStrings - strings_) {
-    return unsupported("{}: {} makes more than {} bytes or {} strings, the limit",
-                       index_.path.native(), shown(entry.key()), kMaxStringBytes,
-                       kMaxStrings);
+  if (entry.entry.size > kMaxStringBytes - string_bytes_ ||
+      count > kMaxStrings - strings_) {
+    return unsupported("makes more than {} bytes or {} strings, the limit",
+                       kMaxStringBytes, kMaxStrings);
   }
+  string_bytes_ += entry.entry.size;
   strings_ += count;
   return sources_[holder]->read_bytes(entry.entry.offset, entry.entry.size);
 }

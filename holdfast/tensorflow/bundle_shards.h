@@ -21,7 +21,7 @@ class Shards {
   // the opened ones. Fails with kCorrupt if the shard does not exist or is too short for
   // the entry.
   Result<HolderId> open_for(const IndexedEntry& entry);
-  // Reads the bytes of an entry with strings. Fails with kUnsupported if the strings of
+  // Reads the bytes of an entry with strings or variants. Fails with kUnsupported if the strings of
   // the checkpoint take more than kMaxStringBytes or are more than kMaxStrings.
   Result<Bytes> read_strings(const IndexedEntry& entry);
   // Decodes these bytes and checks their checksum.

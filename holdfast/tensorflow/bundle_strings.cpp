@@ -11,14 +11,18 @@ namespace {
 
 constexpr const char* kShapeKey = "shape";
 
-// Extends a CRC by a length as the machine that wrote it held the length in memory.
-Crc32c extend_by_length(Crc32c crc, uint64_t length, bool big_endian) {
+// Extends a CRC by a length as the machine that wrote it held the length in memory, in this
+// many bytes.
+Crc32c extend_by_length(Crc32c crc, uint64_t length, size_t width, bool big_endian) {
   std::array<std::byte, 8> bytes{};
   store_little_endian(length, bytes);
-  const ByteSpan used = ByteSpan(bytes).first(length <= UINT32_MAX ? 4 : 8);
+  const ByteSpan used = ByteSpan(bytes).first(width);
   if (big_endian) std::ranges::reverse(used);
   return crc32c_extend(crc, used);
 }
+
+// How many bytes hold the length of a string.
+size_t width_of(uint64_t length) { return length <= UINT32_MAX ? 4 : 8; }
 
 // Removes the lengths from the front of the bytes.
 Result<std::vector<uint64_t>> take_lengths(ByteView& bytes, int64_t count,
@@ -32,21 +36,22 @@ Result<std::vector<uint64_t>> take_lengths(ByteView& bytes, int64_t count,
   for (int64_t i = 0; i < count; ++i) {
     const auto length = take_varint(bytes);
     if (!length) return corrupt("string {} has no length; expected one", i);
-    crc = extend_by_length(crc, *length, big_endian);
+    crc = extend_by_length(crc, *length, width_of(*length), big_endian);
     lengths.push_back(*length);
   }
   return lengths;
 }
 
-Result<void> take_length_crc(ByteView& bytes, bool big_endian, Crc32c& crc) {
-  if (bytes.size() < 4) return corrupt("has no checksum of the lengths of its strings");
+// Removes the masked CRC of all that is before it. `what` is that, in words.
+Result<void> take_crc(ByteView& bytes, std::string_view what, bool big_endian,
+                      Crc32c& crc) {
+  if (bytes.size() < 4) return corrupt("has no checksum of {}", what);
   std::array<std::byte, 4> masked{};
   std::copy_n(bytes.begin(), 4, masked.begin());
   if (big_endian) std::ranges::reverse(masked);
   const Crc32c expected = unmask_crc(load_little_endian<uint32_t>(masked));
   if (expected != crc) {
-    return corrupt("the lengths of its strings have crc32c {:08x}; expected {:08x}",
-                   crc, expected);
+    return corrupt("{} have crc32c {:08x}; expected {:08x}", what, crc, expected);
   }
   crc = crc32c_extend(crc, bytes.first(4));
   bytes = bytes.subspan(4);
@@ -125,7 +130,8 @@ Result<DecodedStrings> decode_strings(ByteView bytes, int64_t count, bool big_en
   if (bytes.empty() && count == 0) return decoded;
   const auto lengths =
       HOLDFAST_TRY(take_lengths(bytes, count, big_endian, decoded.crc));
-  HOLDFAST_TRY(take_length_crc(bytes, big_endian, decoded.crc));
+  HOLDFAST_TRY(
+      take_crc(bytes, "the lengths of its strings", big_endian, decoded.crc));
   decoded.crc = crc32c_extend(decoded.crc, bytes);
   for (const uint64_t length : lengths) {
     if (length > bytes.size()) return corrupt("a string ends outside its tensor");
@@ -136,11 +142,27 @@ Result<DecodedStrings> decode_strings(ByteView bytes, int64_t count, bool big_en
   return corrupt("has {} bytes after its last string; expected none", bytes.size());
 }
 
+Result<Crc32c> crc_of_variants(ByteView bytes, bool big_endian) {
+  Crc32c crc = 0;
+  while (!bytes.empty()) {
+    const auto length = take_varint(bytes);
+    if (!length || *length > bytes.size()) {
+      return corrupt("a variant ends outside its tensor");
+    }
+    crc = extend_by_length(crc, *length, 8, big_endian);
+    crc = crc32c_extend(crc, bytes.first(static_cast<size_t>(*length)));
+    bytes = bytes.subspan(static_cast<size_t>(*length));
+    HOLDFAST_TRY(take_crc(bytes, "the bytes of its variants", big_endian, crc));
+  }
+  return crc;
+}
+
 EncodedStrings encode_strings(const std::vector<ByteView>& strings) {
   EncodedStrings encoded;
   for (const ByteView string : strings) {
     append_varint(encoded.bytes, string.size());
-    encoded.crc = extend_by_length(encoded.crc, string.size(), false);
+    encoded.crc = extend_by_length(encoded.crc, string.size(),
+                                   width_of(string.size()), false);
   }
   const size_t lengths = encoded.bytes.size();
   append_fixed32(encoded.bytes, mask_crc(encoded.crc));

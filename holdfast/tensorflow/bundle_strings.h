@@ -35,6 +35,12 @@ struct DecodedStrings {
 // if the checksum of their lengths is wrong.
 Result<DecodedStrings> decode_strings(ByteView bytes, int64_t count, bool big_endian);
 
+// Computes the CRC of a tensor of variants, of which nothing else is read. Each variant is a
+// varint for its length, its bytes, and the masked CRC32C of all before it, with lengths as
+// numbers of 8 bytes. Fails with kCorrupt if the bytes are no variants, or if one of these
+// checksums is wrong.
+Result<Crc32c> crc_of_variants(ByteView bytes, bool big_endian);
+
 struct EncodedStrings {
   std::string bytes{};
   Crc32c crc = 0;

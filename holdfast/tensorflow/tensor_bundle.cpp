@@ -32,8 +32,7 @@ class BundleOpener {
   Result<Contents> open() {
     for (const IndexedEntry& entry : index_.entries) {
       if (entry.key().front() == kSliceKeyMark) continue;
-      const bool strings = entry.entry.type == kStringType;
-      HOLDFAST_TRY(strings ? add_strings(entry) : add_tensor(entry));
+      HOLDFAST_TRY(add_entry(entry));
     }
     HOLDFAST_TRY(check_slices_used());
     return make_contents();
@@ -42,17 +41,31 @@ class BundleOpener {
  private:
   const std::string& where() const { return index_.path.native(); }
 
+  // Leaves the entry out if it is of a kind that cannot be read. Texts that Holdfast has
+  // written itself say what the tensors mean, so they may not be missing.
+  Result<void> add_entry(const IndexedEntry& entry) {
+    slices_ += entry.entry.slices.size();
+    const bool strings = entry.entry.type == kStringType;
+    Result<void> added = strings ? add_strings(entry) : add_tensor(entry);
+    const bool odd = !added.ok() && added.error().code() == ErrorCode::kUnsupported;
+    if (!odd || entry.key().starts_with(kKeptPrefix)) return added;
+    left_out_.push_back(
+        fmt::format("{}: {}", entry.key(), added.error().message()));
+    return {};
+  }
+
   Result<void> add_tensor(const IndexedEntry& tensor) {
-    const Result<Dtype> dtype = dtype_of(tensor.entry.type);
-    if (!dtype.ok()) return dtype.error().within(shown(tensor.key())).within(where());
+    if (!tensor.entry.odd_shape.empty()) {
+      return unsupported("{}", tensor.entry.odd_shape);
+    }
+    const Dtype dtype = HOLDFAST_TRY(dtype_of(tensor.entry.type));
     const auto id = static_cast<TensorId>(tensors_.size());
     for (const StoredBox& stored :
          HOLDFAST_TRY(boxes_of(index_, tensor).within(where()))) {
-      HOLDFAST_TRY(add_box(id, *dtype, stored));
+      HOLDFAST_TRY(add_box(id, dtype, stored));
     }
-    slices_ += tensor.entry.slices.size();
     tensors_.push_back(
-        {.name = tensor.key(), .dtype = *dtype, .shape = tensor.entry.shape});
+        {.name = tensor.key(), .dtype = dtype, .shape = tensor.entry.shape});
     return {};
   }
 
@@ -69,9 +82,9 @@ class BundleOpener {
   }
 
   Result<void> add_strings(const IndexedEntry& at) {
+    if (!at.entry.odd_shape.empty()) return unsupported("{}", at.entry.odd_shape);
     if (!at.entry.slices.empty()) {
-      return unsupported("{}: {} is a partitioned string tensor; expected a whole one",
-                         where(), shown(at.key()));
+      return unsupported("is a partitioned string tensor; expected a whole one");
     }
     const Bytes bytes = HOLDFAST_TRY(shards_.read_strings(at));
     const DecodedStrings decoded = HOLDFAST_TRY(shards_.decode(at, bytes));
@@ -156,7 +169,8 @@ class BundleOpener {
     Contents contents{.collection = *collection,
                       .sources = {},
                       .objects = std::move(objects),
-                      .metadata = std::move(restored.metadata)};
+                      .metadata = std::move(restored.metadata),
+                      .left_out = std::move(left_out_)};
     HOLDFAST_TRY(add_sources(contents));
     return contents;
   }
@@ -166,6 +180,7 @@ class BundleOpener {
   std::vector<Tensor> tensors_;
   std::vector<PlacedBox> boxes_;
   size_t slices_ = 0;  // how many slices the tensors name
+  std::vector<std::string> left_out_;
   KeptTexts kept_;
   Object::Dict strings_;
 };

@@ -22,10 +22,11 @@ using tests::random_contents;
 const std::filesystem::path kFixtures = HOLDFAST_TENSORFLOW_FIXTURES;
 const std::filesystem::path kAttacks = HOLDFAST_TENSORFLOW_ATTACKS;
 
-Json read_expected(Env& env, const Path& folder) {
-  const auto text = env.read_text(folder / "expected.json");
+Json read_expected(Env& env, const Path& folder,
+                   const std::string& name = "expected.json") {
+  const auto text = env.read_text(folder / name);
   EXPECT_OK(text);
-  return parse_json(*text, "expected.json").value();
+  return parse_json(*text, name).value();
 }
 
 // Strings as expected.json has them.
@@ -112,6 +113,21 @@ TEST(TensorBundleTest, EveryHostileFileIsRefusedByItsSentence) {
     EXPECT_NE(error.message().find(message.get<std::string>()), std::string::npos)
         << name << ": " << error.message();
     EXPECT_LT(error.message().size(), 500U) << error.message();
+  }
+}
+
+TEST(TensorBundleTest, WhatIsOddIsLeftOutByNameAndTheRestIsRead) {
+  const auto env = make_posix_env();
+  const Json expected = read_expected(*env, kAttacks, "odd.json");
+  EXPECT_GE(expected.size(), 8U);
+  for (const auto& [name, line] : expected.items()) {
+    SCOPED_TRACE(name);
+    const auto opened = open_tensor_bundle(*env, kAttacks / name);
+    ASSERT_OK(opened);
+    EXPECT_EQ(opened->left_out, std::vector<std::string>{line.get<std::string>()});
+    ASSERT_EQ(opened->collection.tensors().size(), 1U);
+    EXPECT_EQ(to_hex(canonical_bytes(*opened, *opened->collection.find("good"))),
+              "00010203");
   }
 }
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import h5py
 import numpy
 import pytest
 
@@ -20,6 +21,7 @@ TRIALS = 40 if os.environ.get("HOLDFAST_LONG") else 8
 # Fits a matrix to fixed data. Only the first rank writes. The third word makes trouble.
 TRAIN = '''
 import json, os, signal, sys
+import h5py
 import numpy
 import holdfast
 
@@ -158,6 +160,30 @@ def test_a_rank_that_fails_alone_makes_the_trial_fail(folder):
     assert "ValueError: a large weight" in records("out")[0]["why"]
 
 
+def test_a_campaign_counts_the_chunks_that_were_never_written(folder):
+    with h5py.File("base.h5", "w") as file:
+        sparse = file.create_dataset("w", (64, 16), "f4", chunks=(4, 16), fillvalue=1.0)
+        sparse[8:12] = 2.0
+    (folder / "read.py").write_text("""import sys
+assert open(sys.argv[1], "rb").read(4)
+open(sys.argv[2], "w").write('{"step": 1, "loss": 0.5}\\n')
+""")
+
+    def campaign(out, *options):
+        words = [PROGRAM, "campaign", "run", "base.h5", "-o", out, "--trials", "4", "--seed", "5",
+                 "--checksums", "raw", *options, "--", sys.executable, "read.py", "{checkpoint}",
+                 "{log}"]
+        return subprocess.run(words, capture_output=True, text=True, timeout=300, check=True).stdout
+
+    counted = json.loads(campaign("a", "--json"))["unwritten"]
+    # 15 of 16 chunks were never written, so about 15 sites are passed over before each flip.
+    assert counted > 8
+    said = campaign("b")
+    assert f"{counted} drawn sites were passed over, because they were never written" in said
+    flips = [record["flips"] for record in records("a") if "flips" in record]
+    assert all(flip["element"] // 64 == 2 for some in flips for flip in some)
+
+
 def test_serving_needs_a_campaign(monkeypatch):
     monkeypatch.delenv("HOLDFAST_CAMPAIGN", raising=False)
     with pytest.raises(ValueError, match="HOLDFAST_CAMPAIGN is not set"):
@@ -212,6 +238,7 @@ def test_options_of_the_command_are_not_those_of_holdfast(folder):
 # shows in the loss. All weights lie between 0.1 and 1, so no other bit makes one huge.
 NETWORK = '''
 import json
+import h5py
 import numpy
 import holdfast
 

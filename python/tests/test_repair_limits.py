@@ -1,6 +1,9 @@
 """Repair of files that cannot be mended: it ends, says what it tried, and exits with 3."""
 
 import json
+import os
+import pty
+import re
 import shutil
 import subprocess
 import zipfile
@@ -44,6 +47,36 @@ def test_a_search_for_a_flipped_bit_ends_and_says_what_was_tried(many, tmp_path)
     assert "has another name" in done.stderr
     assert "were tried in 1 s" in done.stderr
     assert "the others were not" in done.stderr
+
+
+def shown_on_a_terminal(*words):
+    """What a command shows on a terminal, and its exit code."""
+    ours, theirs = pty.openpty()
+    call = subprocess.Popen(list(map(str, words)), stdout=subprocess.DEVNULL, stderr=theirs)
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            shown += os.read(ours, 4096)
+        except OSError:  # the command has closed its end
+            break
+    os.close(ours)
+    return shown.decode(), call.wait(timeout=100)
+
+
+def test_a_search_for_a_flipped_bit_shows_how_many_bits_were_tried(many, tmp_path):
+    hurt = shutil.copy(many, tmp_path / "hurt.pt")
+    overwrite(hurt, zipfile.ZipFile(many).infolist()[2000].header_offset + 4, bytes(40))
+    shown, code = shown_on_a_terminal(PROGRAM, "repair", hurt, "--in-place", "--search", 2)
+    assert code == 3
+    tried = [(int(done.replace(",", "")), int(total.replace(",", "")))
+             for done, total in re.findall(r"bits tried +\d+ %  ([\d,]+) of ([\d,]+)", shown)]
+    assert len(tried) >= 3, shown
+    counts, totals = zip(*tried)
+    assert list(counts) == sorted(counts) and counts[0] < counts[-1] < totals[0]
+    assert len(set(totals)) == 1
+    said = re.search(r"([\d,]+) of ([\d,]+) bits that may be damaged", shown)
+    assert int(said[2].replace(",", "")) == totals[0]
 
 
 def test_a_damaged_record_is_not_searched_for_in_the_header(many, tmp_path):

@@ -256,19 +256,3 @@ def test_a_saved_model_is_read_verified_and_patched(tmp_path):
     output_of("inject", folder, "--in-place", "--seed", "1", "--checksums", "consistent")
     output_of("verify", folder)
     output_of("diff", folder, prefix, code=1)
-
-
-@pytest.mark.parametrize("names, tool", [
-    (["latest", "global_step5/", "zero_to_fp32.py"], "zero_to_fp32.py"),
-    (["bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt", "mp_rank_00_model_states.pt"],
-     "zero_to_fp32.py"),
-    (["_CHECKPOINT_METADATA", "default/"], "orbax.checkpoint"),
-    (["_METADATA", "manifest.ocdbt", "d/", "ocdbt.process_0/"], "orbax.checkpoint"),
-])
-def test_folders_of_other_tools_are_named_with_what_converts_them(tmp_path, names, tool):
-    for name in names:
-        path = tmp_path / name
-        path.mkdir() if name.endswith("/") else path.write_bytes(b"x")
-    assert tool in output_of("show", tmp_path, code=1)
-    with pytest.raises(NotImplementedError, match=tool.replace(".", r"\.")):
-        holdfast.open(tmp_path)

@@ -96,6 +96,17 @@ def strings(values, big_endian=False):
     return data, crc32c(checksum + b"".join(values), crc)
 
 
+def variants(values):
+    """The bytes of a tensor of variants and its CRC."""
+    data, crc = b"", 0
+    for value in values:
+        crc = crc32c(struct.pack("<Q", len(value)) + value, crc)
+        checksum = struct.pack("<I", mask(crc))
+        data += varint(len(value)) + value + checksum
+        crc = crc32c(checksum, crc)
+    return data, crc
+
+
 def record(key, value, shared=0):
     return varint(shared) + varint(len(key) - shared) + varint(len(value)) + key[shared:] + value
 

@@ -4,7 +4,8 @@
 
 Each attack is NAME.metadata, with NAME.distcp if its items are not those of good.distcp. The test
 puts the two into a folder as .metadata and __0_0.distcp. expected.json has a part of the message with
-which each must be refused, or "" for those that are unusual, but good. torch is not needed: classes
+which each must be refused, or "" for those that are unusual, but good. odd.json has the lines that
+name what is left out of folders of which the tensor "good" can be read. torch is not needed: classes
 with the same names stand for its own.
 """
 
@@ -109,7 +110,10 @@ def of_tensor(shape=(4,), chunks=None, **more):
 ITEMS = {name: archive(program(value), records) for name, value, records in (
     ("w", tensor(), None), ("half", tensor((2,), numel=2), {"data/0": bytes(8)}),
     ("matrix", tensor((2, 2), (2, 1)), None), ("step", b"K\7", {}),
-    ("pair", b"(" + tensor() + text("and") + b"t", None))}
+    ("pair", b"(" + tensor() + text("and") + b"t", None), ("good", tensor(), None),
+    ("expanded", tensor(stride=(0,), numel=1), {"data/0": bytes(4)}),
+    ("expanded_in_a_tuple",
+     b"(" + tensor(stride=(0,), numel=1) + text("and") + b"t", {"data/0": bytes(4)}))}
 PLACES, at = {}, 0
 for name, raw in ITEMS.items():
     PLACES[name] = (at, len(raw))
@@ -230,8 +234,6 @@ FOLDERS = {
                          "expected a file in this folder"),
     "no_such_file": (one(items=[(index(), info(relative_path="__1_0.distcp"))]), None,
                      '"__1_0.distcp" is missing'),
-    "zstd": (one(items=[(index(), info(transform_descriptors=["stream.zstd"]))]), None,
-             'is transformed by "stream.zstd"'),
     "a_negative_offset": (one(items=[(index(), info(offset=-1))]), None, "expected a range in a file"),
     "a_negative_length": (one(items=[(index(), info(length=-1))]), None, "expected a range in a file"),
     "an_end_that_wraps": (one(items=[(index(), info(offset=2**63 - 1))]), None,
@@ -256,14 +258,12 @@ FOLDERS = {
                  [(index(), info()), (index("v", None), info())]), None, "have the same item"),
     "another_dtype": (one(of_tensor(properties=properties(in_module(
         "torch", "int32", Named("int32"))))), None, "has F32 [4]; expected I32 [4]"),
-    "an_unknown_dtype": (one(of_tensor(properties=properties(moon))), None, "torch.moon64"),
     "no_dtype": (one(of_tensor(properties=None)), None, "expected properties with a dtype"),
     "another_shape": (one(of_tensor((2, 2)), items=[(index(offset=(0, 0)), info())]), None,
                       "has F32 [4]; expected F32 [2, 2]"),
     "an_object_for_a_tensor": (one(items=[(index(), info("step"))]), None, "is no tensor"),
     "a_size_of_texts": (one(Tensor(properties=properties(), size="4", chunks=[])), None,
                         "expected a size of integers"),
-    "nine_dimensions": (one(of_tensor((1,) * 9)), None, "9 dimensions, limit 8"),
     "a_negative_size": (one(of_tensor((-4,))), None, "-4"),
     "a_size_past_63_bits": (one(of_tensor((2**40, 2**40))), None, '"w"'),
     "a_size_of_a_bignum": (one(of_tensor((2**70,))), None, "expected a size of integers"),
@@ -300,6 +300,43 @@ FOLDERS = {
 }
 
 
+def beside_good(entries, items):
+    """These entries, and a tensor "good" that can be read."""
+    return metadata({**entries, "good": of_tensor()}, [*items, (index("good"), info("good"))])
+
+
+HALVES = [chunk((0,), (2,)), chunk((2,), (4,))]
+# Name: (metadata, the lines of what is left out).
+ODD = {
+    "zstd": (beside_good({"w": of_tensor()},
+                         [(index(), info(transform_descriptors=["stream.zstd"]))]),
+             ['w: is transformed by "stream.zstd"; expected it as torch.save writes it']),
+    "an_object_in_zstd": (
+        beside_good({"w": Bytes()},
+                    [(index(offset=None), info(transform_descriptors=["stream.zstd"]))]),
+        ['w: is transformed by "stream.zstd"; expected it as torch.save writes it']),
+    "an_unknown_dtype": (beside_good({"w": of_tensor(properties=properties(moon))},
+                                     [(index(), info())]),
+                         ['w: has the dtype "torch.moon64", which is not known']),
+    "nine_dimensions": (beside_good({"w": of_tensor((1,) * 9)}, [(index(offset=(0,) * 9), info())]),
+                        ["w: has 9 dimensions, limit 8"]),
+    "expanded": (beside_good({"w": of_tensor()}, [(index(), info("expanded"))]),
+                 ["w: has an expanded or conjugated tensor; expected a clone"]),
+    "expanded_in_a_chunk": (
+        beside_good({"w": of_tensor((6,), HALVES)},
+                    [(index(), info("half")), (index(offset=(2,)), info("expanded"))]),
+        ["w: has an expanded or conjugated tensor; expected a clone"]),
+    "expanded_and_tied": (
+        beside_good({"w": of_tensor(), "v": of_tensor()},
+                    [(index(), info("expanded")), (index("v"), info("expanded"))]),
+        ["w: has an expanded or conjugated tensor; expected a clone",
+         'v: has the item of "w", which is left out']),
+    "expanded_in_a_tuple": (
+        beside_good({"w": Bytes()}, [(index(offset=None), info("expanded_in_a_tuple"))]),
+        ["w: has an expanded or conjugated tensor; expected a clone"]),
+}
+
+
 def main():
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir()
@@ -311,6 +348,10 @@ def main():
     (FOLDER / "good.distcp").write_bytes(GOOD_ITEMS)
     expected = {name: message for name, (_, _, message) in FOLDERS.items()}
     (FOLDER / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
+    for name, (made, _) in ODD.items():
+        (FOLDER / f"{name}.metadata").write_bytes(pickle.dumps(made, 4))
+    odd = {name: lines for name, (_, lines) in ODD.items()}
+    (FOLDER / "odd.json").write_text(json.dumps(odd, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
     python3 tests/attacks/make_tensorflow.py
 
 Each attack is NAME.index, with NAME.data-00000-of-00001 where a shard must be there. expected.json
-has a part of the message with which each must be refused.
+has a part of the message with which each must be refused. odd.json has the same for checkpoints
+that are well formed, but of which "a" or "s" cannot be read; the rest of them is.
 """
 
 import json
@@ -13,10 +14,10 @@ from pathlib import Path
 
 from bundle_builder import (STRING, block, crc32c, entry, finish, footer, handle, header, mask,
                             number, record, shape_of, slice_key, slice_of, strings, submessage,
-                            table, varint)
+                            table, variants, varint)
 
 FOLDER = Path(__file__).parent / "tensorflow"
-FLOAT, UINT8 = 1, 4
+FLOAT, UINT8, VARIANT = 1, 4, 21
 DATA = bytes(range(64))
 
 
@@ -97,10 +98,6 @@ FILES = {
         table({}, head=header(version=submessage(3, number(2, 9)))), None, "version 9"),
     "an_entry_cut_off": (table({b"a": a()[:-2]}), DATA[:4], "entry is damaged"),
     "an_entry_with_a_group": (table({b"a": b"\x0b\x0c"}), DATA[:4], "entry is damaged"),
-    "a_dtype_unknown": (table({b"a": a(dtype=77)}), DATA[:4], "dtype number 77"),
-    "a_quantized_dtype": (table({b"a": a(dtype=12)}), DATA[:4], "quint8"),
-    "a_variant": (table({b"a": a(dtype=21)}), DATA[:4], "variant"),
-    "nine_dimensions": (table({b"a": a(shape=(1,) * 9)}), DATA[:1], "9 dimensions"),
     "a_size_that_is_negative": (table({b"a": a(shape=(2**64 - 1,))}), DATA[:4], "shape is damaged"),
     "a_product_that_wraps": (
         table({b"a": a(shape=(2**33, 2**33))}), DATA[:4], "shape"),
@@ -141,7 +138,6 @@ FILES = {
         table({b"a": a(slices=[slice_of((0, 4))]),
                slice_key(b"a", (0, 4)): a(slices=[slice_of((0, 2))])}), DATA[:4], "another"),
     "strings_without_lengths": (string_table(b"", 3), b"", "at least 1 for each"),
-    "strings_as_many_as_2_to_the_58": (string_table(TEXT, 2**58, TEXT_CRC), TEXT, "limit"),
     "a_checksum_of_lengths": (
         string_table(flipped(TEXT, 2), 2, TEXT_CRC), flipped(TEXT, 2), "lengths of its strings"),
     "a_string_past_its_tensor": (
@@ -163,15 +159,54 @@ FILES = {
 }  # fmt: skip
 
 
-def main():
-    shutil.rmtree(FOLDER, ignore_errors=True)
-    FOLDER.mkdir()
-    for name, (index, shard, _) in FILES.items():
+def beside_good(name, value, data, more=()):
+    """A checkpoint with this entry and, behind its bytes, a tensor "good" that can be read."""
+    good = a(offset=len(data))
+    return table({name: value, b"good": good, **dict(more)}), data + DATA[:4]
+
+
+VARIANTS, VARIANTS_CRC = variants([b"ab", b"", b"c" * 300])
+# Name: (index, shard, the line of what is left out).
+ODD = {
+    "a_dtype_unknown": (*beside_good(b"a", a(dtype=77), DATA[:4]),
+                        "a: has the dtype number 77, which is not known"),
+    "a_quantized_dtype": (*beside_good(b"a", a(dtype=12), DATA[:4]),
+                          "a: has the dtype quint8, which is not supported"),
+    "a_variant": (*beside_good(b"a", entry(VARIANT, (3,), VARIANTS, crc=mask(VARIANTS_CRC)), VARIANTS),
+                  "a: has the dtype variant, which is not supported"),
+    "slices_of_a_quantized_dtype": (
+        *beside_good(b"a", a(dtype=12, slices=[slice_of((0, 4))]), DATA[:4],
+                     [(slice_key(b"a", (0, 4)), a(dtype=12))]),
+        "a: has the dtype quint8, which is not supported"),
+    "nine_dimensions": (*beside_good(b"a", a(shape=(1,) * 9), DATA[:4]),
+                        "a: has 9 dimensions, limit 8"),
+    "strings_of_nine_dimensions": (
+        *beside_good(b"s", entry(STRING, (1,) * 9, TEXT, crc=mask(TEXT_CRC)), TEXT),
+        "s: has 9 dimensions, limit 8"),
+    "strings_as_many_as_2_to_the_58": (
+        *beside_good(b"s", entry(STRING, (2**58,), TEXT, crc=mask(TEXT_CRC)), TEXT),
+        "s: makes more than 268435456 bytes or 4194304 strings, the limit"),
+    "strings_in_slices": (
+        *beside_good(b"s", entry(STRING, (2,), slices=[slice_of((0, 2))]), TEXT,
+                     [(slice_key(b"s", (0, 2)), entry(STRING, (2,), TEXT, crc=mask(TEXT_CRC)))]),
+        "s: is a partitioned string tensor; expected a whole one"),
+}  # fmt: skip
+
+
+def write(files, list_name):
+    for name, (index, shard, _) in files.items():
         (FOLDER / f"{name}.index").write_bytes(index)
         if shard is not None:
             (FOLDER / f"{name}.data-00000-of-00001").write_bytes(shard)
-    expected = {name: message for name, (_, _, message) in FILES.items()}
-    (FOLDER / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
+    expected = {name: message for name, (_, _, message) in files.items()}
+    (FOLDER / list_name).write_text(json.dumps(expected, indent=1) + "\n")
+
+
+def main():
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    FOLDER.mkdir()
+    write(FILES, "expected.json")
+    write(ODD, "odd.json")
 
 
 if __name__ == "__main__":
