@@ -70,6 +70,7 @@ class Groups:
         self.on_failure: Callable[[Exception], None] = _ignore  # called from any thread
         self.on_call: Callable[[str], None] = _ignore  # called before each live call
         self.on_unanswered: Callable[[Exception], None] = _ignore  # in mode replay
+        self.is_stale: Callable[[], bool] = lambda: False  # a group that is being made has no use any more
         self.failure: Exception | None = None  # why the groups are void
         self._cut_at = math.inf  # when connections were cut
         self._groups: list[SwapGroup] = []  # without those that the program has destroyed
@@ -101,6 +102,18 @@ class Groups:
     def remove(self, group: "SwapGroup") -> None:
         """The program has destroyed the group: it is not connected again after a death."""
         self._groups = [one for one in self._groups if one is not group]
+
+    def begin_anew(self, prefix: str, mode: Mode, is_stale: Callable[[], bool]) -> None:
+        """Forgets all groups, which the program has destroyed. The next ones belong to start-up."""
+        for group in self._groups:
+            group.cut()
+        self._groups = []
+        self._made = 0
+        self.prefix, self.is_stale = prefix, is_stale
+        self.log.begin_anew()
+        self.is_recording = mode == "live"
+        with self._lock:
+            self.failure, self.mode, self._cut_at = None, mode, math.inf
 
     def describe(self) -> list[Any]:
         """The groups, for missing_group()."""
@@ -211,7 +224,7 @@ class SwapGroup(dist.ProcessGroup):
         self._old: list[tuple[dist.ProcessGroup | None, list[Call]]] = []
         self._index = groups.add(self)
         if groups.mode == "live":
-            self.connect(groups.prefix)
+            self.connect(groups.prefix, groups.is_stale)
 
     def describe(self) -> list[Any]:
         """Its name, and its ranks in the job, as plain values."""

@@ -42,6 +42,13 @@ class StartupLog:
         """True if nothing more is added: the rank cannot be replaced then."""
         return self._at > _FULL
 
+    def begin_anew(self) -> None:
+        """Forgets all calls: the job has another configuration, and a replacement starts up for that."""
+        os.ftruncate(self._file, 0)
+        self._at = 0
+        self.unanswered.clear()
+        self._unwritten.clear()
+
     def record(self, group: int, name: str, outputs: list[torch.Tensor]) -> None:
         """Adds what a call has returned."""
         self.reserve(group, name, outputs)()
