@@ -6,12 +6,10 @@ part, and the random generators are as they were.
 """
 
 import contextlib
-import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
@@ -72,14 +70,6 @@ def give_memory(module: nn.Module, device: torch.device) -> None:
             other._parameters[same] = child._parameters[name]
 
 
-def forget_groups() -> None:
-    """Destroys all process groups, and what torch keeps for meshes: else the same mesh fails later."""
-    if dist.is_initialized():
-        dist.destroy_process_group()
-    _forget_meshes()
-    gc.collect()
-
-
 def refuse_calls(model: Any) -> None:
     """A model of an earlier configuration raises a sentence when it is called."""
     def refuse(*_: Any) -> None:
@@ -102,20 +92,6 @@ def _check_memory(name: str, module: nn.Module) -> None:
             if isinstance(one, torch.Tensor) and one.is_meta:
                 raise ValueError(f"{'.'.join(filter(None, (name, path, key)))}: a tensor that is no parameter "
                                  "and no buffer, so that nobody can fill it; expected register_buffer()")
-
-
-def _forget_meshes() -> None:
-    from torch.distributed.tensor import _collective_utils, _redistribute
-    from torch.distributed.tensor.debug import _clear_sharding_prop_cache
-
-    _clear_sharding_prop_cache()
-    _collective_utils.MeshTopoInfo.build_from_mesh.cache_clear()
-    for name in dir(_redistribute):
-        kept = getattr(_redistribute, name)
-        if hasattr(kept, "cache_clear"):
-            kept.cache_clear()
-        elif isinstance(kept, dict) and "cache" in name.lower():
-            kept.clear()
 
 
 class _ExamplesHaveMemory(TorchFunctionMode):

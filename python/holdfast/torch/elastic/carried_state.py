@@ -17,10 +17,15 @@ class CarriedState:
 
     pieces: list[_native.Piece] = field(default_factory=list)
     told: dict[str, Any] | None = None  # for the other ranks, as plain values
+    members: list[int] = field(default_factory=list)  # the workers that were ranks, by rank
     held: list[torch.Tensor] = field(default_factory=list)  # keeps the memory of the pieces
 
+    def is_of(self, to: str, members: list[int]) -> bool:
+        """True if that is the configuration before, with the same workers."""
+        return self.told is not None and self.told["parallel"] == to and self.members == members
+
     @classmethod
-    def of(cls, checkpointer: Any, step: int, parallel: Parallel) -> "CarriedState":
+    def of(cls, checkpointer: Any, step: int, parallel: Parallel, members: list[int]) -> "CarriedState":
         """What this rank has after that step. The job need not be open any more when it is used."""
         state, captured = checkpointer.state, checkpointer.look()
         pieces = state.saved_pieces()
@@ -28,7 +33,7 @@ class CarriedState:
                 "objects": captured.objects, "rank objects": captured.rank_objects,
                 "groups": state.groups_of_parameters(), "parallel": str(parallel), "rank": state.rank,
                 "seed": torch.initial_seed() % (1 << 62)}
-        return cls(state.describe(pieces), told, [piece.tensor for piece, _ in pieces])
+        return cls(state.describe(pieces), told, members, [piece.tensor for piece, _ in pieces])
 
 
 def join_told(told: list[Any], parallel: Parallel, rank: int, before: int | None) -> CarriedStep:

@@ -1,8 +1,8 @@
 """One change of the configuration, as one worker makes it (launch/changes.py has the launcher's part).
 
     1. All ranks have stopped after the same step, and say so.
-    2. The launcher begins a generation. Each worker closes the job of the old one, and keeps what it
-       holds of the state: the old model and its optimizer states stay as they are until 7.
+    2. The launcher begins a generation. Each worker closes the job of the old one, and sets its process
+       groups aside. The old model, its groups and its optimizer states stay as they are until 7.
     3. All that take part connect to each other, and tell what they hold.
     4. The members of the generation make process groups and a mesh, and build the model for it without
        memory of its own; the optimizers get its parameters, and the job is opened for it.
@@ -13,11 +13,15 @@
        job.   <- the commit point
     8. The old state is let go. A worker that is no rank any more ends.
 
-What fails before 7, on any worker, leads to another attempt from 3 on, with the same old state: back to
-the old configuration. What fails in that, too, makes all ranks start again from the newest checkpoint.
+What fails before 7, on any worker, leads to another attempt with the same old state. If all ranks of
+before live, it leads back: they connect the old groups again and take the old model, which nobody has
+touched. Otherwise it is made from 3 on, for a configuration of those that are left. What fails in that,
+too, makes all ranks start again from the newest checkpoint.
 """
 
+import logging
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from holdfast import _native
@@ -30,6 +34,8 @@ from holdfast.torch.recover.meet import meet_all
 from holdfast.torch.recover.peers import tell
 from holdfast.torch.recover.worker_side import WorkerSide, wait_for_end
 
+_log = logging.getLogger("holdfast")
+
 _PATIENCE = 600.0  # seconds that workers wait for each other in an attempt
 
 PHASES = ("left", "met", "built", "opened", "copied", "loaded", "committed")
@@ -38,7 +44,9 @@ PHASES = ("left", "met", "built", "opened", "copied", "loaded", "committed")
 class Actor(Protocol):
     """What a change has done in its process."""
 
-    def forget_groups(self) -> None: ...
+    def set_aside(self) -> None: ...
+
+    def go_back(self, prefix: str, is_stale: Callable[[], bool]) -> None: ...
 
     def rebuild(self, parallel: Parallel) -> None: ...
 
@@ -87,6 +95,7 @@ class Change:
         try:
             self._attempt(decided)
         except (Exception, Interrupted) as error:
+            _log.debug("an attempt to change the configuration", exc_info=True)
             if self._link.announced == decided["generation"]:
                 self._link.say("change", what="unchanged", generation=decided["generation"],
                                why=_in_a_line(error))
@@ -99,7 +108,9 @@ class Change:
 
     def _attempt(self, decided: dict[str, Any]) -> None:
         self._last = time.perf_counter()
-        self._member.forget_groups()
+        if self._carried.is_of(decided["to"], decided["members"]):
+            return self._go_back(decided)
+        self._member.set_aside()
         self._reach("left")
         self._transport = meet_all(self._link, decided)
         told = tell(self._transport, self._carried.told or {})
@@ -121,8 +132,7 @@ class Change:
         """The new pieces of this rank, and what is to be called when they are filled."""
         parallel = Parallel.parse(decided["to"])
         self._link.take_place(decided)
-        self._groups.begin_anew(f"{self._link.incarnation}.{decided['generation']}", "live",
-                                lambda: self._link.is_stale(decided["generation"]))
+        self._groups.begin_anew(self._prefix(decided), lambda: self._link.is_stale(decided["generation"]))
         self._groups.may_repeat = True  # a call that fails is void, and the attempt fails behind it
         self._member.rebuild(parallel)
         self._check(decided)
@@ -139,6 +149,17 @@ class Change:
                 resume.finish(found)
 
         return new, finish
+
+    def _go_back(self, decided: dict[str, Any]) -> None:
+        """All ranks of before are there: they go on with what they had."""
+        self._link.take_place(decided)
+        self._member.go_back(self._prefix(decided), lambda: self._link.is_stale(decided["generation"]))
+        assert self._carried.told is not None
+        self.step = self._carried.told["step"]
+        self._check(decided)
+
+    def _prefix(self, decided: dict[str, Any]) -> str:
+        return f"{self._link.incarnation}.{decided['generation']}"
 
     def _check(self, decided: dict[str, Any]) -> None:
         """UnavailableError if the attempt cannot succeed any more."""

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -14,10 +15,22 @@ from holdfast.resize.control import Control
 from holdfast.torch.elastic import building
 from holdfast.torch.elastic.carried_state import CarriedState
 from holdfast.torch.elastic.change import Change
+from holdfast.torch.elastic.kept_groups import KeptGroups, forget_groups
+from holdfast.torch.elastic.new_parameters import KeptParameters, give_parameters
 from holdfast.torch.elastic.parallel import Parallel
 from holdfast.torch.elastic.requests import Requests
 from holdfast.torch.recover import worker_side
+from holdfast.torch.recover.crash_points import reach
 from holdfast.torch.recover.inner_group import connect_to_store
+
+
+class OldConfiguration:
+    """What the job goes back to if a change fails."""
+
+    def __init__(self, parallel: Parallel, mesh: Any, parts: dict[str, Any], optimizers: Any) -> None:
+        self.parallel, self.mesh, self.parts = parallel, mesh, parts
+        self.optimizers = KeptParameters(optimizers)
+        self.groups: KeptGroups | None = None  # once they are set aside
 
 
 class Member:
@@ -38,6 +51,8 @@ class Member:
         self._checkpointer: Any = None
         self._named: dict[str, str] = {}  # objects of the Checkpointer that build() has made
         self._requests: Requests | None = None
+        self._old: OldConfiguration | None = None  # until a change is made
+        self._members: list[int] = []  # the workers by rank, if a change has led to the configuration
         self._due = False  # a change is due behind the step that is being made
         ranks = int(os.environ.get("WORLD_SIZE", "1")) if link is None else link.world
         if self.parallel.workers != ranks and not self.waits:
@@ -93,27 +108,52 @@ class Member:
 
     # What a change calls, in this order (change.py)
 
-    def forget_groups(self) -> None:
-        """Lets go of the process groups, and of what torch keeps about them."""
-        building.forget_groups()
+    def set_aside(self) -> None:
+        """Has no process groups any more. Those that hold the state are kept; others are destroyed."""
+        assert self._side is not None
+        if self._old is None or self._old.groups is not None:
+            forget_groups()
+        else:
+            self._old.groups = KeptGroups(self._side.groups)
+
+    def go_back(self, prefix: str, is_stale: Callable[[], bool]) -> None:
+        """Goes on with the old groups, the old model and its optimizer states."""
+        old = self._old
+        assert old is not None and self._side is not None
+        if old.groups is None:  # no attempt has come so far
+            old.groups = KeptGroups(self._side.groups)
+        old.groups.put_back(prefix, is_stale)
+        old.groups = None
+        old.optimizers.put_back()
+        self.parallel, self.mesh, self.parts = old.parallel, old.mesh, old.parts
+        self._follow()
+        self._open_parts()
 
     def rebuild(self, parallel: Parallel) -> None:
         """Makes groups, mesh and model for a configuration."""
         self.parallel = parallel
         self._make_groups()
         self._make_parts(True)
+        self._follow()
+
+    def _follow(self) -> None:
         for loader in self._loaders:
-            loader.follow_ranks(self.coordinates[1], parallel.dp)
+            loader.follow_ranks(self.coordinates[1], self.parallel.dp)
 
     def open(self, optimizer_groups: list[dict[str, int]]) -> Any:
         """Opens the job of the Checkpointer for the new model."""
+        given = self._checkpointer.given
+        give_parameters(given.optimizer, self.parts["model"], given.layout.names, optimizer_groups)
+        return self._open_parts()
+
+    def _open_parts(self) -> Any:
         assert self._side is not None
         self._side.has_checkpointer = False
         given = self._checkpointer.given
         given.model = self.parts["model"]
         given.named = {key: self.parts[self._named[key]] if key in self._named else one
                        for key, one in given.named.items()}
-        return self._checkpointer.enter_configuration(optimizer_groups)
+        return self._checkpointer.enter_configuration()
 
     def undo(self) -> None:
         """Takes back what open() has done."""
@@ -128,7 +168,8 @@ class Member:
         given = checkpointer.given
         given.model = self.parts["model"]
         for name, part in self.parts.items():
-            self._named |= {key: name for key, one in given.named.items() if one is part}
+            if part is not None:
+                self._named |= {key: name for key, one in given.named.items() if one is part}
         self._watch_requests()
         return self.waits
 
@@ -165,6 +206,7 @@ class Member:
             change = Change(self._side, self, CarriedState())
             if (made := change.make(decided)) is not None:
                 self.waits = link.is_joiner = False
+                self._members = made["members"]
                 self._go_on(change, made, None, 0.0)
                 return change.step + 1
             after = link.announced
@@ -176,17 +218,27 @@ class Member:
         decided = link.await_change(link.generation)
         if decided is None:
             return  # a rank was lost: the launcher says so to whoever has asked
-        model = self.parts["model"]
-        carried = CarriedState.of(self._checkpointer, step, old)
+        members = self._members or list(range(link.world))
+        self._old = OldConfiguration(old, self.mesh, self.parts, self._checkpointer.given.optimizer)
+        carried = CarriedState.of(self._checkpointer, step, old, members)
+        reach("change described")
         self._checkpointer.leave_configuration()
         change = Change(self._side, self, carried)
         made = change.make(decided)
         assert made is not None  # a rank that holds a part of the state takes part in every attempt
-        building.refuse_calls(model)
-        if link.slot not in made["members"]:
-            building.forget_groups()
-            raise SystemExit(0)
+        self._let_go_of_old(link.slot in made["members"])
+        self._members = made["members"]
         self._go_on(change, made, old, time.perf_counter() - began)
+
+    def _let_go_of_old(self, is_member: bool) -> None:
+        """The change is made. Ends this process if it has no part in the job any more."""
+        old, self._old = self._old, None
+        assert old is not None
+        if not is_member:
+            raise SystemExit(0)
+        if old.groups is not None:  # it has not gone back
+            building.refuse_calls(old.parts["model"])
+            old.groups.let_go()
 
     def _go_on(self, change: Change, made: dict[str, Any], old: Parallel | None, took: float) -> None:
         """Goes on as a rank of the new configuration."""
@@ -200,7 +252,8 @@ class Member:
             self._requests.close()
         self._requests = None
         if self._side is not None and not self.waits and dist.get_rank() == 0:
-            self._requests = Requests(Control(self._checkpointer.given.run), self._side.link, self.parallel,
+            link = self._side.link
+            self._requests = Requests(Control(self._checkpointer.given.run), link, self.parallel,
                                       self._why_not)
 
     def _why_not(self, to: Parallel) -> str:

@@ -5,6 +5,23 @@ from typing import Any
 from holdfast.torch.state.module_names import by_key, collect_entries
 
 
+class KeptParameters:
+    """The parameters and states that optimizers have now."""
+
+    def __init__(self, optimizers: Any) -> None:
+        keyed = [] if optimizers is None else by_key(optimizers)
+        self._kept = [(one, one.state.copy(), [list(group["params"]) for group in one.param_groups])
+                      for _, one in keyed]
+
+    def put_back(self) -> None:
+        """Gives them back."""
+        for optimizer, state, parameters in self._kept:
+            optimizer.state.clear()
+            optimizer.state.update(state)
+            for group, own in zip(optimizer.param_groups, parameters, strict=True):
+                group["params"] = own
+
+
 def give_parameters(optimizers: Any, models: Any, names: Any, groups: list[dict[str, int]]) -> None:
     """Each parameter goes into the group that its name had on any rank. States begin empty.
 

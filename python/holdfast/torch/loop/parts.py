@@ -15,7 +15,6 @@ from holdfast.torch.loop.closing import Closing, close_at_exit
 from holdfast.torch.loop.due_save import DueSave
 from holdfast.torch.loop.job import open_job
 from holdfast.torch.loop.model_changes import ModelChanges
-from holdfast.torch.elastic.new_parameters import give_parameters
 from holdfast.torch.loop.optimizer_hooks import hook_optimizer_steps
 from holdfast.torch.loop.resume import Resume
 from holdfast.torch.loop.saves import Saves
@@ -118,13 +117,11 @@ class Parts:
         self._stalled += self._saves.stalled
         self._closing.close_for_change(self._release_parts, alone=alone)
 
-    def enter_configuration(self, optimizer_groups: list[dict[str, int]]) -> Resume:
+    def enter_configuration(self) -> Resume:
         """Makes the parts anew for the model of another configuration; what returns fills them."""
-        given = self.given
-        give_parameters(given.optimizer, given.model, given.layout.names, optimizer_groups)
         self._open()
         self._messages.rank = self._state.rank
-        return Resume(self._state, self._buckets, given.resuming)
+        return Resume(self._state, self._buckets, self.given.resuming)
 
     @property
     def state(self) -> TrainingState:

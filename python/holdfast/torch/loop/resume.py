@@ -125,7 +125,8 @@ class Resume:
         self._state.restore_generators(found, inexact)
         inexact += self._state.inexact_gradients(found)
         for line in inexact:
-            _log.warning("%s: %s", self._what, line)
+            if self._what == "resume" or self._state.rank == 0:
+                _log.warning("%s: %s", self._what, line)
 
 
 def compare_with_checkpoint(state: TrainingState, found: _native.SavedStep) -> Report:

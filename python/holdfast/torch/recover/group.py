@@ -103,17 +103,25 @@ class Groups:
         """The program has destroyed the group: it is not connected again after a death."""
         self._groups = [one for one in self._groups if one is not group]
 
-    def begin_anew(self, prefix: str, mode: Mode, is_stale: Callable[[], bool]) -> None:
-        """Forgets all groups, which the program has destroyed. The next ones belong to start-up."""
-        for group in self._groups:
-            group.cut()
-        self._groups = []
-        self._made = 0
-        self.prefix, self.is_stale = prefix, is_stale
-        self.log.begin_anew()
-        self.is_recording = mode == "live"
+    def set_aside(self) -> tuple[list["SwapGroup"], int, bytes]:
+        """Forgets all groups, and how they were made. Returns what put_back() needs."""
+        kept = self._groups, self._made, self.log.set_aside()
+        self._groups, self._made = [], 0
+        return kept
+
+    def put_back(self, kept: tuple[list["SwapGroup"], int, bytes]) -> None:
+        """Has those groups again, and no others; replace() connects them."""
+        self._groups, self._made, log = kept
+        self.log.put_back(log)
+        self.is_recording = False
+
+    def begin_anew(self, prefix: str, is_stale: Callable[[], bool]) -> None:
+        """The groups that are made from now on belong to the start-up of another configuration."""
+        self._groups, self._made = [], 0
+        self.prefix, self.is_stale, self.is_recording = prefix, is_stale, True
+        self.log.set_aside()
         with self._lock:
-            self.failure, self.mode, self._cut_at = None, mode, math.inf
+            self.failure, self.mode, self._cut_at = None, "live", math.inf
 
     def describe(self) -> list[Any]:
         """The groups, for missing_group()."""
