@@ -41,8 +41,11 @@ class Coordinator:
         self._signalled: set[Host] = set()  # hosts whose launchers have got a signal
         self._code: int | None = None
         self._ranks.can_change = options.most > 1
-        self._changes = Changes(self._ranks, options.most, self._start_spare, self._restart_for_change,
-                                self._change_committed)
+        self._changes = Changes(
+            self._ranks, options.most,
+            lambda number: self._ranks.start_spare(number, self._all.living, self._job),
+            lambda why: self._restart(why, time.monotonic(), self._ranks.newest_step()),
+            self._change_committed)
 
     def begin(self, hosts: Hosts) -> None:
         """Begins when all hosts are there."""
@@ -157,23 +160,15 @@ class Coordinator:
         elif not waits:
             self._wait_until = None
 
+    @property
+    def _job(self) -> dict[str, Any]:
+        """What every worker must know of the job."""
+        return {"id": self._id, "address": self._options.address, "port": self._port}
+
     def _start(self, rank: Rank, host: Host) -> None:
-        started = self._ranks.start(rank, host, job={
-            "id": self._id, "address": self._options.address, "port": self._port})
+        started = self._ranks.start(rank, host, self._job)
         if self._ending.leaving is not None:
             started.tell(say="leave", **self._ending.leaving)
-
-    def _start_spare(self, number: int) -> bool:
-        """Starts a worker that waits for a place in the job, on the host that has the fewest."""
-        if not self._all.living:
-            return False
-        home, host = min(self._all.living.items(), key=lambda one: self._ranks.number_on(one[0]))
-        self._ranks.start_spare(number, home, host, job={
-            "id": self._id, "address": self._options.address, "port": self._port})
-        return True
-
-    def _restart_for_change(self, why: str) -> None:
-        self._restart(why, time.monotonic(), max((rank.step for rank in self._ranks.all), default=0))
 
     def _change_committed(self) -> None:
         """The ranks are others now, and begin to count their updates anew."""

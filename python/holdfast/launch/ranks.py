@@ -150,12 +150,20 @@ class Ranks:
             started.tell(say="decided", course="fill", **self.decided)
         return started
 
-    def start_spare(self, number: int, home: int, host: Host, job: dict[str, Any]) -> Rank:
-        """Starts a worker that waits for a place in the job."""
+    def start_spare(self, number: int, hosts: dict[int, Host], job: dict[str, Any]) -> bool:
+        """Starts a worker that waits for a place in the job, on the host with the fewest ranks. False if
+        there is no host."""
+        if not hosts:
+            return False
+        home, host = min(hosts.items(), key=lambda one: self.number_on(one[0]))
         started = self._new(Rank(number, home), host, is_whole=False)
         self.spares = [*(one for one in self.spares if one.number != number), started]
         self._do_start(started, host, job, is_replacement=False)
-        return started
+        return True
+
+    def newest_step(self) -> int:
+        """The greatest step that any rank is in."""
+        return max((rank.step for rank in self.all), default=-1)
 
     def _new(self, rank: Rank, host: Host, **state: bool) -> Rank:
         self._starts += 1

@@ -15,6 +15,7 @@ from holdfast.resize.control import Control
 from holdfast.torch.elastic import building
 from holdfast.torch.elastic.carried_state import CarriedState
 from holdfast.torch.elastic.change import Change
+from holdfast.torch.elastic.held_signals import HeldSignals
 from holdfast.torch.elastic.kept_groups import KeptGroups, forget_groups
 from holdfast.torch.elastic.new_parameters import KeptParameters, give_parameters
 from holdfast.torch.elastic.parallel import Parallel
@@ -52,7 +53,8 @@ class Member:
         self._named: dict[str, str] = {}  # objects of the Checkpointer that build() has made
         self._requests: Requests | None = None
         self._old: OldConfiguration | None = None  # until a change is made
-        self._members: list[int] = []  # the workers by rank, if a change has led to the configuration
+        self._is_noted = False  # the run says which configuration the job has
+        self._signals = HeldSignals(is_active=link is not None)
         self._due = False  # a change is due behind the step that is being made
         ranks = int(os.environ.get("WORLD_SIZE", "1")) if link is None else link.world
         if self.parallel.workers != ranks and not self.waits:
@@ -181,7 +183,12 @@ class Member:
 
     def ask(self, job: _native.Job) -> None:
         """In each step: has all ranks stop for a request whose workers are there."""
-        if self._requests is not None and (ready := self._requests.take_ready()):
+        if self._requests is None:
+            return
+        if not self._is_noted and self._side is not None:
+            self._is_noted = True
+            self._requests.note(self._side.link.members, 0)
+        if ready := self._requests.take_ready():
             job.change(ready)
 
     def appoint(self, due: tuple[str, str] | None) -> None:
@@ -192,7 +199,8 @@ class Member:
         """At the end of a step: makes the change that is due, but not in the middle of an update."""
         if self._due and not self._checkpointer.is_mid_update():
             self._due = False
-            self._change(step)
+            with self._signals.held():
+                self._change(step)
 
     def join(self) -> int:
         """In a process without a place in the job: waits for one. Returns the next step."""
@@ -204,11 +212,11 @@ class Member:
             decided = link.await_change(after)
             assert decided is not None
             change = Change(self._side, self, CarriedState())
-            if (made := change.make(decided)) is not None:
-                self.waits = link.is_joiner = False
-                self._members = made["members"]
-                self._go_on(change, made, None, 0.0)
-                return change.step + 1
+            with self._signals.held():
+                if (made := change.make(decided)) is not None:
+                    self.waits = link.is_joiner = False
+                    self._go_on(change, made, None, 0.0)
+                    return change.step + 1
             after = link.announced
 
     def _change(self, step: int) -> None:
@@ -218,16 +226,14 @@ class Member:
         decided = link.await_change(link.generation)
         if decided is None:
             return  # a rank was lost: the launcher says so to whoever has asked
-        members = self._members or list(range(link.world))
         self._old = OldConfiguration(old, self.mesh, self.parts, self._checkpointer.given.optimizer)
-        carried = CarriedState.of(self._checkpointer, step, old, members)
+        carried = CarriedState.of(self._checkpointer, step, old, link.members)
         reach("change described")
         self._checkpointer.leave_configuration()
         change = Change(self._side, self, carried)
         made = change.make(decided)
         assert made is not None  # a rank that holds a part of the state takes part in every attempt
         self._let_go_of_old(link.slot in made["members"])
-        self._members = made["members"]
         self._go_on(change, made, old, time.perf_counter() - began)
 
     def _let_go_of_old(self, is_member: bool) -> None:
@@ -244,8 +250,10 @@ class Member:
         """Goes on as a rank of the new configuration."""
         self._checkpointer.go_on_after(change.step, f"the configuration is {self.parallel} now")
         self._watch_requests()
-        if self._requests is not None and made["request"]:
-            self._requests.answer(change, made, old, took)
+        if self._requests is not None:
+            self._requests.note(made["members"], change.step)
+            if made["request"]:
+                self._requests.answer(change, made, old, took)
 
     def _watch_requests(self) -> None:
         if self._requests is not None:

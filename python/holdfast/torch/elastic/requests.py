@@ -1,10 +1,12 @@
 """Requests for another configuration, on rank 0: a thread looks for them while training goes on."""
 
+import contextlib
 import secrets
 import threading
 from collections.abc import Callable
 from typing import Any
 
+from holdfast.errors import NotFoundError
 from holdfast.resize.control import Control
 from holdfast.torch.elastic.change import Change
 from holdfast.torch.elastic.parallel import Parallel
@@ -42,6 +44,11 @@ class Requests:
             to=made["to"], workers=made["members"], step=change.step, stood_still=took,
             seconds=change.seconds, moved=0 if moved is None else moved.moved,
             seals=0 if moved is None else moved.seals)
+
+    def note(self, workers: list[int], step: int) -> None:
+        """Notes the configuration that the job has, for whoever asks."""
+        with contextlib.suppress(OSError, NotFoundError):
+            self._control.note(str(self._now), workers, step)
 
     def close(self) -> None:
         """The job has another configuration, or ends."""

@@ -37,7 +37,8 @@ class Link:
                  waits_since: Callable[[], int]) -> None:
         """`waits_since` says since when this process waits in a collective call; 0 if it does not."""
         self.slot, self.home, self.incarnation = place.slot, place.home, place.incarnation
-        self.rank, self.world = place.rank, place.world  # another change of layout may change these
+        # A change of the configuration may change these.
+        self.members, self.rank, self.world = place.members, place.rank, place.world
         self.hosts = place.hosts
         self.is_replacement = place.is_replacement
         self.is_joiner = place.rank < 0  # this process has no rank yet
@@ -85,8 +86,8 @@ class Link:
 
     def take_place(self, change: dict[str, Any]) -> None:
         """This process is a rank of the generation that a change makes."""
-        members = change["members"]
-        self.rank, self.world, self.hosts = members.index(self.slot), len(members), change["hosts"]
+        self.members, self.hosts = change["members"], change["hosts"]
+        self.rank, self.world = self.members.index(self.slot), len(self.members)
         self.generation, self.configuration, self.is_rebuilt = change["generation"], change["to"], True
         self.missing, self._decided, self._has_to_tell_commit = [], None, True
         os.environ.update(RANK=str(self.rank), WORLD_SIZE=str(self.world))
