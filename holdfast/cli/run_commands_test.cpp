@@ -88,6 +88,7 @@ TEST_F(RunCommandsTest, LsShowsStepsNewestFirstAndWhichOneIsTaken) {
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_LT(ran.out.find("step-00000100"), ran.out.find("step-00000300")) << ran.out;
   EXPECT_NE(ran.out.find("loss=0.5"), ran.out.npos) << ran.out;
+  EXPECT_NE(ran.out.find("it has ended and closed the run"), ran.out.npos) << ran.out;
   EXPECT_EQ(ran.out.find('\033'), ran.out.npos);
   const Json run_json = json("ls " + run_path_)["runs"][0];
   EXPECT_EQ(run_json["newest"], "step-00000100");

@@ -10,6 +10,7 @@ from typing import Any, Self
 from holdfast import _native
 from holdfast.arrays import describe
 from holdfast.options import Writing, check_groups, check_unused
+from holdfast.rehearse.plan import VARIABLE, place_to_read, places
 
 _Path = str | PathLike[str]
 Tiers = Sequence[_Path | _native.Tier]
@@ -120,7 +121,8 @@ class Saver:
         check_groups(writing=writing)
         check_unused("Saver", writing, "guard")
         versions = {"holdfast": _native.version} | dict(software or {})
-        self._native = _native.Saver(absolute_path(path), {
+        run, tiers, _ = places(absolute_path(path), tiers)
+        self._native = _native.Saver(run, {
             **vars(writing), "guard": "off", "keep": parse_keep(keep), "tiers": open_tiers(tiers),
             "fail_after": parse_duration(fail_after), "software": versions,
             "allow_unreachable_tiers": allow_unreachable_tiers,
@@ -214,6 +216,7 @@ def restore(
     says so, the arrays then hold arbitrary values.
     """
     held = dict(into)
+    path, tiers = place_to_read(path), () if VARIABLE in os.environ else tiers
     restored = _native.restore(path, describe(held, writable=True), step, verify_all,
                                open_tiers(tiers), allow_unreachable_tiers)
     for folder, why in restored.skipped:

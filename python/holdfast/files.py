@@ -7,8 +7,7 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 from holdfast import _native
-from holdfast.checkpoint import absolute_path
-from holdfast.rehearse.plan import VARIABLE, place_to_read
+from holdfast.rehearse.plan import place_to_read
 
 if TYPE_CHECKING:
     import numpy
@@ -102,7 +101,7 @@ def open(path: _Path) -> Contents:
         >>> {name: info.shape for name, info in contents.items()}
         >>> weight = contents.read("fc.weight")
     """
-    return Contents(place_to_read(absolute_path(path)) if VARIABLE in os.environ else path)
+    return Contents(place_to_read(path))
 
 
 def convert(source: _Path, target: _Path) -> None:

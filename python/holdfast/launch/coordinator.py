@@ -317,7 +317,6 @@ class Coordinator:
             return self._end(self._ending.code_if_unsaved())
         where = " from the newest checkpoint" if self._ranks.has_checkpointer else ""
         say(f"all ranks start again{where}: {why}")
-        self._supersede()
         self._all.do_all({"do": "close"})
         self._ranks.next_incarnation()
         self._target = 0

@@ -12,9 +12,11 @@ def advise(outcome: Outcome) -> list[str]:
     if outcome.never_changes:
         return ["No tensor that is saved has changed in any step. Expected model= and optimizer= to be "
                 "those that are trained."]
-    if first is None:
+    if outcome.by_itself is not None and first is None:
         return ["The training differs from itself without a kill, so that later steps cannot be "
                 "compared. Expected fixed seeds, and torch.use_deterministic_algorithms(True)."]
+    if first is None:
+        return ["All compared steps have the same bits, and yet state is missing that later ones need."]
     return [_advice_for(first)]
 
 

@@ -4,7 +4,7 @@ A rehearsal runs the user's command several times. The runs that begin anew are 
 kill, the next life of a sequence resumes. HOLDFAST_REHEARSAL names the folder of a sequence:
 
     plan.json               the plan of the life that runs
-    runs/                   what the Checkpointers of the script save
+    runs/                   what the script saves with Holdfast
     life-2/rank-0.jsonl     the records of a rank in its second life
     life-2/log.txt          what the command printed in it
 """
@@ -12,7 +12,9 @@ kill, the next life of a sequence resumes. HOLDFAST_REHEARSAL names the folder o
 import json
 import os
 from dataclasses import asdict, dataclass
+from os import PathLike, fspath
 from pathlib import Path
+from typing import Any
 
 VARIABLE = "HOLDFAST_REHEARSAL"
 
@@ -60,16 +62,22 @@ def records_folder(folder: Path, life: int) -> Path:
     return folder / f"life-{life}"
 
 
-def place_to_read(path: str) -> str:
+def places(run: str, tiers: Any, handover: Any = False) -> tuple[str, Any, Any]:
+    """Where a run is saved: as given, or in the folder of a rehearsal and nowhere else."""
+    return (rehearsed_run(run), (), False) if VARIABLE in os.environ else (run, tiers, handover)
+
+
+def place_to_read(path: str | PathLike[str]) -> str | PathLike[str]:
     """The path to read that run from: its copy in a rehearsal, if the rehearsed script has made one."""
-    own = rehearsed_run(path)
-    return own if os.path.isdir(own) else path
+    own = rehearsed_run(fspath(path))
+    return own if VARIABLE in os.environ and os.path.isdir(own) else path
 
 
 def rehearsed_run(run: str) -> str:
     """The folder in which a rehearsal saves what would go to that run; the run itself without one."""
     folder = os.environ.get(VARIABLE)
-    if not folder:
+    run = run if not folder or "://" in run else os.path.abspath(os.path.expanduser(run))
+    if not folder or run.startswith(os.path.join(folder, "runs", "")):
         return run
     name = "".join(one if one.isalnum() or one in "-." else "_" for one in run).strip("_.")
     return os.path.join(folder, "runs", name[-200:] or "run")

@@ -126,6 +126,12 @@ class LifeRecords:
         """What Holdfast warned of, each text once."""
         return list(dict.fromkeys(text for one in self.all_records for text in one.warnings))
 
+    @property
+    def unsaved(self) -> list[str]:
+        """What took part and was not saved as it should be, as the processes knew at their ends."""
+        return list(dict.fromkeys(text for one in self.all_records if one.waits
+                                  for text in one.waits["unsaved"]))
+
 
 def _numbers(ranks: dict[int, RankRecords]) -> list[int]:
     return max((list(one.steps) for one in ranks.values()), key=len, default=[])

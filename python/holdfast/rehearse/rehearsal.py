@@ -53,10 +53,18 @@ class Outcome:
     kills: list[Killed] = field(default_factory=list)
     not_met: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    unsaved: list[str] = field(default_factory=list)  # sentences about what is not saved
 
     @property
     def is_exact(self) -> bool:
-        return not (self.by_itself or self.never_changes or self.first)
+        return not (self.by_itself or self.never_changes or self.first or self.unsaved)
+
+    def note(self, records: LifeRecords) -> None:
+        """Takes over what a life has warned of, and what it knew not to be saved."""
+        self.unsaved = list(dict.fromkeys([*self.unsaved, *records.unsaved]))
+        told = {*self.unsaved, *(f"resume: {line}" for line in self.unsaved)}
+        self.warnings = [text for text in dict.fromkeys([*self.warnings, *records.warnings])
+                         if text not in told]
 
     @property
     def first(self) -> Killed | None:
@@ -83,6 +91,8 @@ class Rehearsal:
                           len(records.numbers) < self._steps)
         again = self._life("again", "undisturbed again", self._plan(1, records))
         again.check_not_failed("undisturbed again")
+        outcome.note(records)
+        outcome.note(again.records)
         outcome.left_out = sorted(differing_values(records, again.records))
         ignored = set(outcome.left_out)
         outcome.by_itself = first_difference(records, again.records, ignored)
@@ -92,7 +102,6 @@ class Rehearsal:
             raise Failed("no step could be saved and followed by another one; expected more --steps",
                          NOTHING)
         outcome.not_met += _not_met(records, outcome.kills)
-        outcome.warnings = list(dict.fromkeys([*records.warnings, *outcome.warnings]))
         return outcome
 
     def _life(self, name: str, what: str, plan: Plan) -> Life:
@@ -113,7 +122,7 @@ class Rehearsal:
         for life, kill in enumerate([*kills, None], 1):
             what = f"killed {len(outcome.kills)} times" if outcome.kills else "to be killed"
             lived = self._life("killed", what, self._plan(life, golden, kill))
-            outcome.warnings += lived.records.warnings
+            outcome.note(lived.records)
             if outcome.kills:
                 _compare(golden, lived, outcome, ignored, before)
             if kill is None or outcome.first is not None:
@@ -135,6 +144,7 @@ class Rehearsal:
         kill = Kill(numbers[len(numbers) // 2 - 1], BEFORE_UPDATE)
         lived = self._life("alone", "one rank killed", self._plan(1, golden, kill, last))
         lived.check_not_failed(f"rank {last} killed")
+        outcome.note(lived.records)
         outcome.kills.append(Killed(kill, kill.after + 1, alone=last))
         _compare(golden, lived, outcome, ignored)
 

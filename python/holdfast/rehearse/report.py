@@ -26,7 +26,7 @@ def to_json(outcome: Outcome, command: list[str]) -> str:
         "first_difference": first and first.difference and first.difference.to_json(),
         "cause": first and first.cause and first.cause.to_json(),
         "advice": advise(outcome), "not_rehearsed": outcome.not_met,
-        "warnings": outcome.warnings,
+        "not_saved": outcome.unsaved, "warnings": outcome.warnings,
     }, indent=2)
 
 
@@ -47,6 +47,8 @@ def _lines(outcome: Outcome) -> Iterator[str]:
         yield f"not compared, as two undisturbed runs differ in it: {', '.join(list(names)[:5])}"
     verdict = "EXACT: every step after a kill has the same bits." if outcome.is_exact else "NOT exact."
     yield " ".join([verdict, *advise(outcome)])
+    for text in outcome.unsaved:
+        yield f"not saved: {text}"
     if outcome.not_met:
         yield f"not rehearsed: {', '.join(outcome.not_met)}"
 

@@ -13,6 +13,7 @@ from holdfast import _native
 from holdfast.checkpoint import Tiers, run_path
 from holdfast.options import Failures, Layout, Resuming, Schedule, Watch, Writing, check_every
 from holdfast.options import check_groups, check_known, check_object_names
+from holdfast.rehearse.plan import places
 from holdfast.torch.elastic.member import member_of
 from holdfast.torch.loop import messages, rehearsal
 from holdfast.torch.loop.branch import Start
@@ -130,11 +131,11 @@ class Checkpointer(Parts):
         check_groups(writing=writing, resuming=resuming, failures=failures, schedule=schedule,
                      layout=layout, **({} if watch is None else {"watch": watch}))
         check_object_names(objects or {}, [*_KEYWORDS, plain_values.KEY])
-        self._run, tiers, handover = rehearsal.places(run_path(run), tiers, handover)
+        self._run, tiers, handover = places(run_path(run), tiers, handover)
         self._values = PlainValues()
         named = {"scheduler": scheduler, "scaler": scaler, "ema": ema, **(objects or {}),
                  plain_values.KEY: self._values}
-        self.given = Given(
+        self._given = Given(
             self._run, model, optimizer, named, data, scaler, every, keep, tiers, writing, resuming,
             with_grace(failures), schedule, layout, watch, exclude, memory_folder(handover), recover)
         self._elastic = member_of(model)
@@ -262,8 +263,8 @@ class Checkpointer(Parts):
         job = self._saves.live_job()
         self._durable.look()
         self._state.data.note_step()
-        self._changes.next_call(self._messages.warn_once)
-        if not self._is_attached and not self.is_mid_update():
+        self._changes.next_call(self._messages.warn_once, not (self._recovery.is_active or self.epoch_of))
+        if not self._is_attached and not self._is_mid_update():
             self.check_new()
             self._is_attached = True
             self._saves.attach_all()
@@ -273,9 +274,8 @@ class Checkpointer(Parts):
         self._elastic.ask(job)
         due = self._stopping.due(job, step, not idle) or self._rehearsal.due(step)
         self._elastic.appoint(due)
-        last = self._steps.is_last_of_all(step)
-        self._due.ask(due, last)
-        self._changes.note(step)
+        self._due.ask(due, last := self._steps.is_last_of_all(step))
+        self._changes.note(step, last)
         if self._is_attached and self._watch.watched is not None:
             self._watch.step(step, loss, is_blind=self._boundaries.updates_unseen)
         if self._due.reason and (self._due.reason[0] or not self._changes.by_unknown):
@@ -283,7 +283,7 @@ class Checkpointer(Parts):
 
     def _save_due(self, step: int, loss: Any, last: bool) -> None:
         """Makes the save that is due, unless it should wait for the end of an update."""
-        stop, why, mid_update = *self._due.reason, self.is_mid_update()
+        stop, why, mid_update = *self._due.reason, self._is_mid_update()
         if self._due.waits(mid_update and not (stop or last), self._boundaries.patience):
             return
         if mid_update and not (stop or last):
@@ -292,7 +292,7 @@ class Checkpointer(Parts):
         end = self._stopping.stop if stop else self._save
         end(step, loss, why, automatic=not last, with_gradients=mid_update)
 
-    def is_mid_update(self) -> bool:
+    def _is_mid_update(self) -> bool:
         """True if gradients wait for an update on any rank."""
         mid_update = self._boundaries.is_mid_update()
         return self._saves.live_job().any(mid_update) if self._asks_all_ranks else mid_update
@@ -367,7 +367,7 @@ class Checkpointer(Parts):
         Call it on all ranks together, between two updates: print(ck.check()). It also lists what was
         found and is not saved. `holdfast rehearse` tells more: it kills the script.
         """
-        return check(self._state, self._saves, self._run, self._group, self._changes.unknown)
+        return check(self._state, self._saves, self._run, self._group, self._changes.find_unsaved())
 
     def close(self, timeout: float | None = None, *, save: bool = True) -> None:
         """Waits until everything is durable, and raises the error of the last save if it failed.
@@ -384,7 +384,7 @@ class Checkpointer(Parts):
 
     def _save_last(self, step: int) -> None:
         self._state.data.note_end()
-        self._save(step, None, "the end of the training", with_gradients=self.is_mid_update())
+        self._save(step, None, "the end of the training", with_gradients=self._is_mid_update())
 
     def __enter__(self) -> Self:
         return self

@@ -27,10 +27,10 @@ from holdfast import _native
 from holdfast.checkpoint import absolute_path, open_tiers
 from holdfast.errors import NotFoundError
 from holdfast.options import Layout, Resuming
+from holdfast.rehearse.plan import places
 from holdfast.torch.adapters.read_ahead import ReadAhead, inexact_reads
 from holdfast.torch.checkpointer import Checkpointer
 from holdfast.torch.loop.metrics import metric_of
-from holdfast.torch.loop.rehearsal import places
 from holdfast.torch.recover.restarted_steps import without_run
 from holdfast.torch.values import generators
 

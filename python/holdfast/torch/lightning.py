@@ -8,11 +8,12 @@ HoldfastIO is for the checkpoints that Lightning itself decides on (ModelCheckpo
 trainer.save_checkpoint): they become Holdfast runs of one step, without pickles.
 """
 
+import os
 import signal
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
-from os import PathLike
+from os import PathLike, fspath
 from pathlib import Path
 from threading import current_thread, main_thread
 from typing import Any
@@ -28,6 +29,7 @@ except ImportError:  # the older name of the same package
 
 from holdfast.checkpoint import Saver
 from holdfast.options import Failures
+from holdfast.rehearse.plan import rehearsed_run
 from holdfast.torch.checkpointer import Checkpointer
 from holdfast.torch.files import replace_folder
 from holdfast.torch.files.single_file import load
@@ -208,7 +210,7 @@ class HoldfastIO(CheckpointIO):
             raise TypeError(f"storage_options={storage_options!r}; expected None")
         packed = pack(checkpoint, "")
         tensors = {name: tensor.detach().cpu() for name, tensor in packed.tensors.items()}
-        target = Path(path)
+        target = Path(rehearsed_run(fspath(path)))
         with (replace_folder.create_folder_durably(target.parent),
               tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder):
             made = Path(folder) / "run"
@@ -220,11 +222,13 @@ class HoldfastIO(CheckpointIO):
                         weights_only: bool | None = None) -> dict[str, Any]:
         """The whole checkpoint, in main memory or on the device `map_location`."""
         device = map_location if isinstance(map_location, (str, torch.device)) else None
-        loaded = load(replace_folder.find_folder(path), device=device)
+        own = rehearsed_run(fspath(path))
+        found = replace_folder.find_folder(own)
+        loaded = load(found if os.path.lexists(found) else replace_folder.find_folder(path), device=device)
         if not isinstance(loaded, Mapping):
             raise ValueError(f"{path}: holds a {type(loaded).__name__}; expected a checkpoint")
         return dict(loaded)
 
     def remove_checkpoint(self, path: _Path) -> None:
         """Removes the checkpoint, if it is there."""
-        replace_folder.remove_folder(Path(path))
+        replace_folder.remove_folder(Path(rehearsed_run(fspath(path))))

@@ -21,9 +21,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import holdfast
+from holdfast.torch.recover import crash_points
 
 PARTS = {
     "optimizer": ["adamw", "sgd", "rmsprop", "by hand", "two groups"],
@@ -32,15 +34,23 @@ PARTS = {
     "hook": ["none", "fp16", "powerSGD", "clips"],
     "extra": ["none", "tracks before the update", "keeps gradients", "momentum encoder",
               "draws behind the step", "draws at the top", "draws at both", "codebook", "scaler"],
+    "norm": ["none", "batch norm"],
+    "average": ["none", "behind the update", "top of the loop", "by data before the update"],
+    "ranks": [2, 2, 3],
 }
-POINTS = ["top", "forward", "backward", "after update", "end", "after step"]
+POINTS = ["top", "forward", "backward", "gate", "committed", "after update", "end", "after step"]
 WIDTH = 8
 
 
 def draw(seed):
     """The parts of the training of a seed."""
     dice = random.Random(seed)
-    return {part: dice.choice(choices) for part, choices in PARTS.items()}
+    parts = {part: dice.choice(choices) for part, choices in PARTS.items()}
+    # A checkpoint has the running statistics of rank 0 only, because DDP gives them to all ranks in the
+    # next forward pass. An average at the top of the loop reads those of each rank before that.
+    if parts["norm"] == "batch norm" and parts["average"] == "top of the loop":
+        parts["average"] = "behind the update"
+    return parts
 
 
 class Tracker:
@@ -63,8 +73,10 @@ class Training:
         self.parts, self.here, self.step_number = parts, here, -1
         self.noise = torch.zeros(WIDTH)
         torch.manual_seed(0)
-        self.net = nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.Dropout(0.1), nn.Tanh(),
+        norm = nn.BatchNorm1d(2 * WIDTH) if parts["norm"] == "batch norm" else nn.Identity()
+        self.net = nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), norm, nn.Dropout(0.1), nn.Tanh(),
                                  nn.Linear(2 * WIDTH, 1))
+        self.average = None if parts["average"] == "none" else AveragedModel(self.net, use_buffers=True)
         self.twin = nn.Linear(WIDTH, 2 * WIDTH).requires_grad_(False)  # not trained by gradients
         self.model = DistributedDataParallel(self.net)
         self._add_hook()
@@ -126,6 +138,8 @@ class Training:
                 group["lr"] *= 0.97
         if self.parts["extra"] in ("draws at the top", "draws at both"):
             self.noise = torch.rand(WIDTH)
+        if self.parts["average"] == "top of the loop":
+            self.average.update_parameters(self.net)
         self.here("top")
 
     def step(self, batch):
@@ -140,6 +154,8 @@ class Training:
         self.here("after update")
         if self.parts["scheduler"] == "behind":
             self.scheduler.step()
+        if self.parts["average"] == "behind the update":
+            self.average.update_parameters(self.net)
         if self.parts["extra"] != "keeps gradients" or self.step_number % 2:
             self.optimizer.zero_grad()
         self.here("end")
@@ -152,6 +168,9 @@ class Training:
             self.scheduler.step()
         if self.parts["extra"] == "tracks before the update":
             self.tracker.seen += 1.0
+        if self.parts["average"] == "by data before the update":
+            for mine, other in zip(self.average.module.parameters(), self.net.parameters()):
+                mine.data.mul_(0.9).add_(other.data, alpha=0.1)
         if self.parts["extra"] == "momentum encoder":
             with torch.no_grad():
                 self.twin.weight.lerp_(self.net[0].weight, 0.1)
@@ -169,7 +188,9 @@ class Training:
 
     def digest(self):
         """Digests of all that the training has, by name."""
-        tensors = {**dict(self.net.named_parameters()), "twin": self.twin.weight}
+        tensors = {**self.net.state_dict(), "twin": self.twin.weight}
+        if self.average is not None:
+            tensors |= {f"average.{name}": one for name, one in self.average.state_dict().items()}
         for number, one in enumerate(self.net.parameters()):
             for name, slot in self.optimizer.state.get(one, {}).items():
                 tensors[f"{number}.{name}"] = slot
@@ -202,10 +223,11 @@ def main():
     dist.init_process_group("gloo")
     parts = draw(int(seed))
     training = Training(parts, here)
+    crash_points.on_reach = here
     ck = holdfast.Checkpointer(
         run, model={"net": training.model, "twin": training.twin}, optimizer=training.optimizer,
         scheduler=training.scheduler, scaler=training.scaler, data=training.given,
-        objects={"tracker": training.tracker}, every="4 steps",
+        ema=training.average, objects={"tracker": training.tracker}, every="4 steps",
         writing=holdfast.Writing(space_reserve=0))
     with open(f"{run}.made.{rank}", "a") as made:
         for step in range(ck.resume(), steps):

@@ -45,8 +45,11 @@ def verdict_of(name):
         return "exact"
     if not found.json["deterministic"]:
         return "not deterministic by itself"
-    first = found.json["first_difference"]
-    return f"not exact: {first['what']} differs first" if first else "not exact: nothing that is saved changes"
+    if first := found.json["first_difference"]:
+        return f"not exact: {first['what']} differs first"
+    if found.json["not_saved"]:
+        return "not exact: names what is not saved"
+    return "not exact: nothing that is saved changes"
 
 
 def rows_of(page):

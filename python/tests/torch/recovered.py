@@ -2,7 +2,7 @@
 
     recovered.py KIND RUN STEPS KILLS HOW...
 
-KIND is ddp, hsdp (2 x 2 ranks) or pipeline (2 stages x 2 replicas). KILLS is a list, with commas, of
+KIND is ddp, hsdp (2 x 2 ranks) or pipeline (2 stages, each with half of the ranks). KILLS is a list, with commas, of
 rank:step:point: that rank ends itself with SIGKILL, once, when it is there; a step of * stands for
 any. RUN.losses.R has a line for each step of rank R, RUN.end.R digests of all that it ends with,
 and RUN.killed a file for each kill. HOW are words for what the training does else (HOW below).
@@ -18,6 +18,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -36,6 +37,7 @@ from holdfast.torch.recover.step_start import StepStart
 
 WIDTH, BATCH = 16, 12
 INFINITE = 1  # modulo 4
+LATE = 6
 
 HOW = {
     "critic": "a second model with an update of its own, in a ck.run() before that of the first",
@@ -53,10 +55,20 @@ HOW = {
     "counts in the step": "an object that the step changes before its update",
     "sets a rate": "a learning rate that the program sets behind ck.resume()",
     "spoils a weight": "the first replacement writes to a parameter behind ck.resume()",
+    "spoils in the step": "the same in its first step",
+    "averages at the top": "the update of an average at the top of the loop, before ck.run()",
+    "averages by rank": "an average that differs between ranks from step 2 on",
+    "averages by rank at once": "the same from step 0 on",
+    "counts calls": "an object that the step gives the number of this process's steps",
     "by hand": "an update without an optimizer", "encoder": "a momentum encoder, written by .data",
+    "late encoder": "one that begins to change in step 6 (LATE)",
+    "own average": "an object with a small and a large tensor, written by .data in front of the update",
     "draws behind": "random numbers drawn behind ck.step()",
     "draws first": "random numbers drawn before a batch is asked for",
     "other loader": "a DataLoader that the Checkpointer is not given",
+    "other once": "one that is read behind one step only", "other anew": "one with a new iterator in "
+    "each step", "other in the step": "one that steps read", "looks at data": "one that is read to its "
+    "end behind each step, and one of which the first sample is read",
     "keeps gradients": "gradients that are added to in the next step, three of four times",
     "in place": "the step writes to its batch, and takes things out of it",
     "reads": "the step reads a second batch itself",
@@ -76,6 +88,7 @@ HOW = {
     "hears late": "the last ck.step() comes so late that ranks know of a death in the last update",
     "unsettled": "rank 1 does not settle its save of the last step, which so never becomes durable",
     "other model": "the replacement has another model",
+    "stops first": "the launcher gets SIGTERM right before a rank dies",
     "restores nothing": "a control: the step is made again from where it was",
 }
 
@@ -92,6 +105,9 @@ def here(point):
         mark = Path(f"{run}.killed") / kill
         if kill in kills and not mark.exists():
             mark.touch()
+            if "stops first" in how:
+                os.kill(os.getppid(), signal.SIGTERM)
+                time.sleep(0.3)
             time.sleep(0.05)  # what it has sent leaves the process
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -131,6 +147,7 @@ class Training:
     def __init__(self):
         torch.manual_seed(0)
         random.seed(rank)
+        numpy.random.seed(rank)
         self.schedule = None
         self.data_rank, self.data_world = rank, dist.get_world_size()
         getattr(self, f"_make_{kind}")()
@@ -157,7 +174,7 @@ class Training:
         self.net = Blocks() if width == 0 else nn.Sequential(Blocks(), nn.Linear(WIDTH, WIDTH))
         if "unused" in how:
             self.net.unused = nn.Linear(2, 2)
-        if "encoder" in how:
+        if how & {"encoder", "late encoder"}:
             self.net.encoder = nn.Linear(WIDTH, WIDTH).requires_grad_(False)
         if "table" in how:
             self.net.register_buffer("table", torch.zeros(1 << 19))
@@ -176,15 +193,16 @@ class Training:
         self.model = fully_shard(self.net, mesh=mesh)
 
     def _make_pipeline(self):
-        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pp", "dp"))
+        self.data_world = dist.get_world_size() // 2
+        mesh = init_device_mesh("cpu", (2, self.data_world), mesh_dim_names=("pp", "dp"))
         self.stage, self.data_rank = mesh.get_local_rank("pp"), mesh.get_local_rank("dp")
-        self.data_world = 2
         self.net = Blocks(self.stage)
         self.model = DistributedDataParallel(self.net, process_group=mesh.get_group("dp"))
+        half = BATCH // self.data_world // 2  # of a batch: a micro-batch
         stage = PipelineStage(
             self.model, self.stage, 2, torch.device("cpu"),
-            input_args=torch.empty(3, WIDTH, requires_grad=self.stage > 0),
-            output_args=torch.empty(3, WIDTH, requires_grad=True), group=mesh.get_group("pp"))
+            input_args=torch.empty(half, WIDTH, requires_grad=self.stage > 0),
+            output_args=torch.empty(half, WIDTH, requires_grad=True), group=mesh.get_group("pp"))
         self.schedule = Schedule1F1B(stage, 2, loss_fn=lambda a, b: (a - b).pow(2).mean())
 
     def step(self, batch):
@@ -193,6 +211,17 @@ class Training:
             self.schedule_rates()
         if "counts in the step" in how:
             counter.total += 1
+        if "other in the step" in how:
+            next(others)
+        if "other anew" in how:
+            next(iter(shuffled))
+        if "spoils in the step" in how:
+            spoil_once(self)
+        if "counts calls" in how:
+            calls.append(step)
+            counter.total = len(calls)
+        if "averages by rank at once" in how or ("averages by rank" in how and step >= 2):
+            own_average.tensors["small"].add_(rank)
         if "late group" in how:
             dist.all_reduce(torch.ones(1), group=late_group())
         if "in place" in how:
@@ -222,7 +251,10 @@ class Training:
 
     def _make_gradients(self, batch):
         x = batch[0]
-        if "encoder" in how:
+        if "own average" in how:
+            for one in own_average.tensors.values():
+                one.data.mul_(0.9).add_(step)
+        if "encoder" in how or ("late encoder" in how and step >= LATE):
             for mine, other in zip(self.net.encoder.parameters(), self.net.blocks["0"].parameters()):
                 mine.data.mul_(0.9).add_(other.data, alpha=0.1)
             x = x + self.net.encoder(x)
@@ -291,6 +323,7 @@ class Training:
                                                ("average", self.average)) if one is not None}
         tensors = {f"{key}.{name}": one for key, module in modules.items() for name, one in (
             *module.named_parameters(), *module.named_buffers())}
+        tensors |= own_average.tensors
         for key, optimizer in (("optimizer", self.optimizer), ("critic's", self.critic_optimizer)):
             if optimizer is not None:
                 tensors |= _tensors(key, [optimizer.state.get(p) for group in optimizer.param_groups
@@ -340,9 +373,24 @@ class Numbers:
         self.total = state["total"]
 
 
-tracker, counter = Numbers(), Numbers()
+class OwnAverage:
+    """An object of the user's own, with tensors."""
+
+    def __init__(self):
+        self.tensors = {"small": torch.zeros(4), "large": torch.zeros(1 << 15)}
+
+    def state_dict(self):
+        return dict(self.tensors)
+
+    def load_state_dict(self, state):
+        for name, one in state.items():
+            self.tensors[name].copy_(one)
+
+
+tracker, counter, own_average = Numbers(), Numbers(), OwnAverage()
 more_samples = torch.utils.data.DataLoader(Samples())
-others = iter(more_samples)
+others, calls = iter(more_samples), []
+shuffled = torch.utils.data.DataLoader(Samples(), shuffle=True)
 batches = None
 
 
@@ -377,9 +425,12 @@ def main():
         for one in training.net.state_dict().values():
             dist.broadcast(one, 0)
     model, optimizer = training.objects
+    given = {"tracker": tracker, "counter": counter}
+    if how & {"own average", "averages by rank", "averages by rank at once", "averages at the top"}:
+        given["own_average"] = own_average
     ck = holdfast.Checkpointer(run, model=model, optimizer=optimizer, scheduler=training.scheduler,
                                data=training.loader, ema=training.average, scaler=training.scaler,
-                               objects={"tracker": tracker, "counter": counter}, every="5 steps",
+                               objects=given, every="5 steps",
                                writing=holdfast.Writing(space_reserve=0))
     start = ck.resume()
     register_optimizer_step_pre_hook(lambda *_: here("in update"))
@@ -403,8 +454,10 @@ def main():
             here("after step")
             if "draws behind" in how:
                 torch.rand(1)
-            if "other loader" in how:
+            if "other loader" in how or ("other once" in how and step == 1):
                 next(others)
+            if "looks at data" in how:
+                assert len([*shuffled]) == 96 and next(iter(more_samples))
             if "saves" in how and step % 3 == 2:
                 save(ck)
             if "validates" in how and step % 3 == 2:
@@ -420,8 +473,13 @@ def main():
 def after_resume(training):
     if "sets a rate" in how:
         training.optimizer.param_groups[0]["lr"] = 5e-3
+    if "spoils a weight" in how:
+        spoil_once(training)
+
+
+def spoil_once(training):
     mark = Path(f"{run}.spoilt")
-    if "spoils a weight" in how and os.environ.get("HOLDFAST_GENERATION", "0") != "0" \
+    if os.environ.get("HOLDFAST_GENERATION", "0") != "0" \
             and not mark.exists():
         mark.touch()
         with torch.no_grad():
@@ -461,6 +519,9 @@ def make_step(ck, training, batch):
         training.schedule_rates()
     if "counts" in how:
         counter.total += 1
+    if "averages at the top" in how:
+        for one in own_average.tensors.values():
+            one.mul_(0.9).add_(step)
     if "validates first" in how and step % 3 == 2:
         assert ck.run(validate) == dist.get_world_size()
     if "critic" in how:

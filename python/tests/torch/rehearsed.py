@@ -11,6 +11,7 @@ import contextlib
 import functools
 import json
 import os
+import pickle
 import runpy
 import signal
 import sys
@@ -24,7 +25,8 @@ from idiom import FOLDER
 
 from holdfast.rehearse import process_tree
 from holdfast.rehearse.life import Failed
-from holdfast.rehearse.rehearsal import Rehearsal
+from holdfast.rehearse.plan import Plan
+from holdfast.rehearse.rehearsal import Outcome, Rehearsal
 from holdfast.rehearse.report import to_json, to_text
 
 
@@ -63,6 +65,29 @@ def _rehearse(command, folder, steps, at, mend):
     Path(f"{folder}.txt").write_text(to_text(outcome))
     Path(f"{folder}.json").write_text(to_json(outcome, command))
     return 0 if outcome.is_exact else 1
+
+
+def rehearse_alone(command, tmp_path, steps=8):
+    """The undisturbed life of a job of `holdfast launch`, and one in which one rank is killed.
+
+    Returns the kill, how every step of every rank compares, and what the job has said.
+    """
+    folder = tmp_path / "rehearsal"
+    assert ranks.start(_rehearse_alone, [str(one) for one in command], str(folder), steps).wait(300) == 0
+    (log,) = (folder / "alone").rglob("log.txt")
+    return *pickle.loads(Path(f"{folder}.pickle").read_bytes()), log.read_text()
+
+
+def _rehearse_alone(command, folder, steps):
+    process_tree.adopt_orphans()
+    rehearsal = Rehearsal(command, Path(folder), steps)
+    golden = rehearsal._life("undisturbed", "", Plan(1, os.getpid(), steps)).records
+    outcome = Outcome(steps, 0.0)
+    rehearsal._kill_one(golden, outcome, set())
+    (killed,) = outcome.kills
+    died = [str(one.name) for one in Path(folder).rglob("*.killed")]
+    Path(f"{folder}.pickle").write_bytes(pickle.dumps((died, killed.compared_to, killed.difference)))
+    return 0
 
 
 class _Forked:

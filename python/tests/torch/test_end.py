@@ -160,6 +160,39 @@ def test_averages_that_are_swapped_into_a_model_of_many_tensors_are_seen(tmp_pat
     assert steps_in(tmp_path / "run") == [] and "has changed since then" in caplog.text
 
 
+def write_to_each_of_many(run, between, schedule=holdfast.Schedule()):
+    """What is known of a write to each tensor of a large model alone, behind its last step."""
+    model = nn.Sequential(*[nn.Linear(2, 2) for _ in range(50)])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    said = {}
+    with holdfast.Checkpointer(run, model=model, optimizer=optimizer, every="100 steps", schedule=schedule,
+                               **grouped(space_reserve=0)) as ck:
+        ck.resume()
+        for step in range(5):
+            between(step)
+            model(torch.rand(3, 2)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            ck.step(step)
+        for name, p in model.named_parameters():
+            kept = p.detach().clone()
+            p.data.mul_(0.5)
+            said[name] = ck._changes.changed_since(4)
+            p.data.copy_(kept)
+        assert ck._changes.changed_since(4) == ""
+    return said
+
+
+@pytest.mark.parametrize(("between", "schedule"), [
+    (lambda step: time.sleep(0.5 * (step == 4)), holdfast.Schedule()),
+    (lambda step: None, holdfast.Schedule(total_steps=5)),
+], ids=["a step that takes a while", "the step that is known to be the last one"])
+def test_a_write_to_any_one_of_many_tensors_is_seen(tmp_path, between, schedule):
+    said = write_to_each_of_many(tmp_path, between, schedule)
+    assert len(said) == 100
+    assert all(f"(model.{name})" in text for name, text in said.items()), said
+
+
 def test_tensors_without_a_plain_memory_do_not_prevent_a_save_of_the_end(tmp_path, caplog):
     toy = Toy(tmp_path / "run")
     toy.model.register_buffer("empty", torch.empty(0))

@@ -2,10 +2,13 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from test_launch import LONG, Launch, until
 
 from holdfast.launch import orphans
 from holdfast.launch.options import Options
@@ -72,3 +75,23 @@ def test_what_is_no_register_is_ignored(register, text):
 def test_a_folder_that_others_can_write_to_is_not_used(register):
     os.chmod(register._folder, 0o777)
     assert Register(Options(2, ["train.py"]))._folder is None
+
+
+@LONG
+def test_a_second_launch_ends_the_ranks_that_a_killed_launcher_has_left_stuck(tmp_path):
+    variables = {"TMPDIR": str(tmp_path)}
+    with Launch(tmp_path / "run", 8, ["1:4:sleep"], variables=variables, prefix=[]) as job:
+        until(lambda: Path(f"{job.run}.did-sleep-1-4").exists(), 60, job)
+        stuck = job.pids()[-2:]
+        os.kill(job.process.pid, signal.SIGKILL)
+        job.process.wait()
+        again = Launch(tmp_path / "run", 8, ["1:4:sleep"], variables=variables, prefix=[])
+        code, said = again.end()
+        assert code == 0, said
+        assert "processes of an earlier launch of this program, whose launcher was killed" in said
+        assert "holdfast: ended pid " in said and not any(map(_is_there, stuck)), said
+
+
+def _is_there(pid):
+    return Path(f"/proc/{pid}/stat").exists() and \
+        Path(f"/proc/{pid}/stat").read_text().split(") ")[1][0] not in "ZX"

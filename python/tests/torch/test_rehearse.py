@@ -11,6 +11,7 @@ import pytest
 import torch
 from rehearsed import rehearse
 
+import holdfast
 from holdfast.torch.loop.rehearsal import _Seen
 
 LONG = os.environ.get("HOLDFAST_LONG") == "1"
@@ -39,6 +40,18 @@ for epoch in range(loader.epoch, 4):
         step += 1
 open(sys.argv[0] + ".end", "w")
 ck.close()
+"""
+
+
+COUNTER = """
+class Counter:
+    def __init__(self):
+        self.count = 1
+    def state_dict(self):
+        return {"count": self.count}
+    def load_state_dict(self, state):
+        self.count = state["count"] + 1
+counter = Counter()
 """
 
 
@@ -92,6 +105,16 @@ def test_a_training_that_differs_by_itself_is_compared_with_the_killed_run(tmp_p
     assert found.code == 1
     assert found.json["deterministic"] is False
     assert "its state and its next batch are those of the killed run" in found.text
+
+
+def test_a_state_that_comes_back_different_is_named_also_if_the_training_differs_by_itself(tmp_path):
+    text = script(tmp_path).replace("ck = ", f"torch.seed()\n{COUNTER}ck = ").replace(
+        "data=loader, ", 'data=loader, objects={"counter": counter}, ')
+    found = rehearse(text, tmp_path)
+    assert found.code == 1 and found.json["deterministic"] is False, found.text
+    assert found.json["cause"]["what"] == "value" and "counter" in found.json["cause"]["name"]
+    assert "counter.count came back with another value" in found.text
+    assert "are those of the killed run" not in found.text
 
 
 def test_a_script_that_only_saves_is_killed_after_its_saves(tmp_path):
@@ -271,6 +294,35 @@ def test_a_script_that_looks_into_its_run_sees_the_rehearsed_one(tmp_path):
     found = rehearse(text.replace("step = ck.resume()", "step = ck.resume()\nif step:\n"
                                   f"    assert len(holdfast.open({run})) > 0"), tmp_path, steps=5)
     assert found.code == 0, found.text
+
+
+SIDES = """
+import torch.distributed.checkpoint as dcp
+from holdfast.torch.dcp import Reader, SavePlanner, Writer
+if step == 0:
+    before = {"weight": torch.zeros(4)}
+    assert holdfast.restore(RUN + "-own", {"weight": before["weight"].numpy()}).step == 7
+    assert before["weight"].sum() == 4  # what the user has saved can be read
+    with holdfast.Saver(RUN + "-own", tiers=[RUN + "-tier"]) as saver:
+        saver.save(8, {"weight": torch.full((4,), 2.0).numpy()}).durable()
+    assert holdfast.open(RUN + "-own").read("weight").sum() == 8
+    holdfast.restore(RUN + "-own", {"weight": before["weight"].numpy()}, tiers=[RUN + "-tier"])
+    assert before["weight"].sum() == 8
+    with Writer(RUN + "-dcp") as writer:
+        dcp.save({"weight": torch.ones(3)}, checkpoint_id=1, storage_writer=writer, planner=SavePlanner())
+    dcp.load({"weight": torch.zeros(3)}, checkpoint_id=1, storage_reader=Reader(RUN + "-dcp"))
+"""
+
+
+def test_what_a_script_writes_without_a_checkpointer_is_redirected_too(tmp_path):
+    own = tmp_path / "runs" / "gpt-own"
+    with holdfast.Saver(own) as saver:
+        saver.save(7, {"weight": torch.ones(4).numpy()})
+    before = _bytes_of(own)
+    text = TRAINING.replace("step = ck.resume()\n", "step = ck.resume()" + SIDES)
+    found = rehearse(script(tmp_path, text), tmp_path, steps=5)
+    assert found.code == 0, found.text
+    assert _bytes_of(own) == before and [path.name for path in (tmp_path / "runs").iterdir()] == ["gpt-own"]
 
 
 def accumulating(tmp_path, micro_batches, number):

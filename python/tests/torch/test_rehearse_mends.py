@@ -13,6 +13,26 @@ ALL_PASSES_TRAIN = """
 from holdfast.torch.data.base_loader import Loader
 Loader.follow = lambda self: None
 """
+# Takes out what is known of epochs that are left early, by `break`.
+NO_ENDS = """
+from holdfast.torch.data.epoch_ends import EpochEnds
+EpochEnds.limit = lambda self, one: None
+"""
+# Does not notice that nobody holds an iterator any more, as behind next(iter(loader)).
+NO_LETTING_GO = """
+from holdfast.torch.data.passes import PassIterator
+del PassIterator.__del__
+"""
+# Does not notice that itertools.cycle goes on with the batches that it has kept.
+NO_CYCLE = """
+from holdfast.torch.data.plain_position import PlainPosition
+PlainPosition._is_cycled = lambda self, one: False
+"""
+# Takes the warnings of optimizers, schedulers and scalers out that were not given.
+NO_WARNING = """
+from holdfast.torch.loop.messages import Messages
+Messages.warn_once = lambda self, text, *values: None
+"""
 # Lets the background copy a save that nobody settles before a write by hand.
 NO_SETTLE = """
 from holdfast.torch.loop.model_changes import ModelChanges
@@ -23,8 +43,9 @@ ModelChanges.after_save = lambda self, *told: False
 @pytest.mark.parametrize(("name", "mend", "what"), [
     ("generator_of_script", NO_SEARCH, "batch"),
     ("generators_nobody_gave", NO_SEARCH, "batch"),
-    ("forgotten_optimizer", "", None),
-    ("forgotten_scheduler", "", None),
+    ("next_iter", NO_LETTING_GO, "batch"),
+    ("break_by_count", NO_ENDS, "batch"),
+    ("cycle", NO_CYCLE, "batch"),
     ("step_before_update", "", None),
     ("step_before_scheduler", "", None),
     ("validation_on_training_loader", ALL_PASSES_TRAIN, None),
@@ -47,6 +68,22 @@ def test_a_generator_that_is_not_saved_is_named_with_what_to_write(tmp_path):
     assert found.json["cause"]["name"] == "__main__.rng"
     assert "<- __main__.rng (Generator, not saved)" in found.text
     assert 'Checkpointer(..., objects={"rng": rng})' in found.text
+
+
+@pytest.mark.parametrize("kind", ["optimizer", "scheduler", "scaler"])
+def test_what_was_forgotten_is_named_with_the_option_to_write(tmp_path, kind):
+    found = rehearse_idiom(f"forgotten_{kind}", tmp_path, NO_WARNING, steps=8)
+    assert found.code == 1 and "NOT exact" in found.text, found.text
+    line, = found.json["not_saved"]
+    assert line.startswith(f"{kind}: ") and line.endswith(f"expected it in {kind}=")
+    assert f"not saved: {line}" in found.text
+
+
+def test_equal_bits_are_not_called_exact_where_a_scaler_is_missing(tmp_path):
+    found = rehearse_idiom("forgotten_scaler", tmp_path, steps=8)
+    assert found.code == 1 and found.text.count("expected it in scaler=") == 1
+    assert found.json["first_difference"] is None  # the factor is a power of two, and changes no bit
+    assert "EXACT" not in found.text and "yet state is missing" in found.text
 
 
 BY_HAND = """
@@ -72,6 +109,11 @@ def test_an_update_by_hand_that_tears_a_save_is_found(tmp_path):
 
 def test_an_update_by_hand_is_exact(tmp_path):
     assert rehearse(BY_HAND, tmp_path).code == 0
+
+
+def test_a_loop_that_begins_its_epochs_again_is_named(tmp_path):
+    found = rehearse_idiom("too_many_epochs_untold", tmp_path, steps=12)
+    assert "Holdfast warned: the loop's epoch is 0 after a resume in epoch 1" in found.text
 
 
 def test_a_validation_that_a_restart_makes_again_is_no_other_batch(tmp_path):

@@ -58,6 +58,61 @@ def test_an_object_that_does_not_take_its_own_state_is_named(tmp_path, counter):
     assert said.differs == ["counter"] and "counter differ" in str(said)
 
 
+def test_a_tensor_whose_bytes_come_back_different_is_named(tmp_path, monkeypatch):
+    save_and_read = self_check._save_and_read
+
+    def save_and_write_to_memory(folder, state, *others):
+        saved = save_and_read(folder, state, *others)
+        state.model_tensors()["model.0.bias"].data[2] += 1  # memory and file are two now
+        return saved
+
+    monkeypatch.setattr(self_check, "_save_and_read", save_and_write_to_memory)
+    _, (said,) = train(tmp_path / "run", (2,))
+    assert said.differs == ["model.0.bias"] and not said.is_exact
+    assert "model.0.bias differ" in str(said)
+
+
+def test_what_takes_part_and_was_not_given_is_listed_before_the_first_save(tmp_path):
+    model = nn.Linear(4, 1)
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    sched = torch.optim.lr_scheduler.StepLR(opt, 2)
+    with holdfast.Checkpointer(tmp_path, model=model, optimizer=opt, every="1h") as ck:
+        for step in range(ck.resume(), 4):
+            model(torch.randn(8, 4)).sum().backward()
+            opt.step()
+            sched.step()
+            ck.step(step)
+        said = ck.check()
+    assert not said.is_exact and not said.differs
+    assert "not saved: scheduler: StepLR" in str(said) and "scheduler=" in str(said)
+
+
+class Augmented(torch.utils.data.Dataset):
+    def __init__(self):
+        self.generator = torch.Generator()
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        return torch.rand(4, generator=self.generator)
+
+
+def test_a_generator_that_workers_draw_from_is_listed(tmp_path):
+    model = nn.Linear(4, 1)
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = torch.utils.data.DataLoader(Augmented(), batch_size=4, num_workers=1)
+    with holdfast.Checkpointer(tmp_path, model=model, optimizer=opt, data=loader) as ck:
+        for step, batch in enumerate(loader, ck.resume()):
+            model(batch).sum().backward()
+            opt.step()
+            ck.step(step)
+            if step == 2:
+                break
+        said = ck.check()
+    assert not said.is_exact and "not saved: generator data.dataset.generator: " in str(said)
+
+
 def check_on_rank(rank, world, run):
     return train(run, (2, 4))[1]
 

@@ -36,7 +36,7 @@ class Script:
             for number in range(steps):
                 step(number)
                 ck.step(number)
-            return ck._changes.unknown
+            return ck._changes.find_unknown()
 
 
 @pytest.mark.parametrize("is_saved", [True, False])

@@ -191,3 +191,18 @@ def assert_each_sample_once_an_epoch(seen):
     assert sorted(by_epoch) == list(range(EPOCHS))
     for indices in by_epoch.values():
         assert sorted(indices) == list(range(SAMPLES))
+
+
+def draw_and_save(rank, world, run):
+    model = nn.Linear(2, 1)
+    with holdfast.Checkpointer(run, model=model, every="never") as ck:
+        start = ck.resume()
+        ck.save(start).durable()
+        return ck.report.inexact
+
+
+def test_generators_of_another_number_of_ranks_are_not_restored_and_a_sentence_says_so(tmp_path):
+    assert run_ranks(2, draw_and_save, tmp_path) == [[], []]
+    said = draw_and_save(0, 1, tmp_path)
+    assert said == ["generators: 2 ranks saved theirs, and now there are 1: none is restored, so random "
+                    "numbers differ"]

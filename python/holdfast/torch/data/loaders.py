@@ -104,7 +104,7 @@ class Loaders:
             return
         batches = [one.note_step() for one in self._own.values()]
         self._without_batch = 0 if any(batches) or not self.are_own else self._without_batch + 1
-        if self._without_batch == 2:
+        if self._without_batch == 3:  # in the second call, what reads past it was refused
             _log.warning("%s", _UNREAD)
 
     def note_save(self) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from os import PathLike, fspath
+from os import PathLike
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from torch.futures import Future
 
 from holdfast import Box, Contents, TensorInfo, _native
 from holdfast.arrays import describe_one
+from holdfast.rehearse.plan import place_to_read
 from holdfast.torch.dcp.planners import LoadPlanner
 from holdfast.torch.dcp.step_ids import FORMAT, box_of, ends_with_number, step_of
 from holdfast.torch.values.dtypes import torch_dtype
@@ -40,7 +41,7 @@ class Reader(StorageReader):
         super().__init__()
         if verify not in ("fast", "full"):
             raise ValueError(f"verify={verify!r}; expected 'fast' or 'full'")
-        self._run = fspath(run)
+        self._run = run
         self._verify_all = verify == "full"
         self.reset()
 
@@ -53,7 +54,7 @@ class Reader(StorageReader):
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """Names, dtypes and shapes; each tensor is one chunk, however it is cut."""
-        found = _native.restore(self._run, [], self._asked, self._verify_all)
+        found = _native.restore(place_to_read(self._run), [], self._asked, self._verify_all)
         self._step = found.step
         self._opened = Contents(found.folder)
         self._trees, paths = _values_of(found.objects)

@@ -16,8 +16,9 @@ from torch.futures import Future
 
 from holdfast import _native
 from holdfast.arrays import describe_one
-from holdfast.checkpoint import Tiers, log_messages
+from holdfast.checkpoint import Tiers, absolute_path, log_messages
 from holdfast.options import Failures, Resuming, Writing, check_groups, check_unused
+from holdfast.rehearse.plan import places
 from holdfast.torch.dcp.planners import Values
 from holdfast.torch.dcp.step_ids import FORMAT, box_of, ends_with_number, step_of
 from holdfast.torch.loop.job import open_job
@@ -56,6 +57,7 @@ class Writer(StorageWriter):
         if isinstance(keep, _native.Keep) and keep.best > 0:
             raise ValueError(f'keep: the best steps by "{keep.metric}", and dcp.save reports no '
                              "metric; expected a rule without best=")
+        run, tiers, _ = places(absolute_path(run), tiers)
         self._timeout = timeout
         self._transport = connect(group)
         self._asked: int | None = None  # the step that reset() was given, for the next save

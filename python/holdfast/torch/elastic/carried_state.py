@@ -27,7 +27,7 @@ class CarriedState:
     @classmethod
     def of(cls, checkpointer: Any, step: int, parallel: Parallel, members: list[int]) -> "CarriedState":
         """What this rank has after that step. The job need not be open any more when it is used."""
-        state, captured = checkpointer.state, checkpointer.look()
+        state, captured = checkpointer._state, checkpointer._look()
         pieces = state.saved_pieces()
         told = {"step": step, "tensors": [describe(piece, name) for piece, name in pieces],
                 "objects": captured.objects, "rank objects": captured.rank_objects,

@@ -144,30 +144,30 @@ class Member:
 
     def open(self, optimizer_groups: list[dict[str, int]]) -> Any:
         """Opens the job of the Checkpointer for the new model."""
-        given = self._checkpointer.given
+        given = self._checkpointer._given
         give_parameters(given.optimizer, self.parts["model"], given.layout.names, optimizer_groups)
         return self._open_parts()
 
     def _open_parts(self) -> Any:
         assert self._side is not None
         self._side.has_checkpointer = False
-        given = self._checkpointer.given
+        given = self._checkpointer._given
         given.model = self.parts["model"]
         given.named = {key: self.parts[self._named[key]] if key in self._named else one
                        for key, one in given.named.items()}
-        return self._checkpointer.enter_configuration()
+        return self._checkpointer._enter_configuration()
 
     def undo(self) -> None:
         """Takes back what open() has done."""
         with contextlib.suppress(Exception):
-            self._checkpointer.leave_configuration(alone=True)
+            self._checkpointer._leave_configuration(alone=True)
 
     # What the Checkpointer calls
 
     def attach(self, checkpointer: Any) -> bool:
         """Gives the Checkpointer the model. True if this process has no place in the job yet."""
         self._checkpointer = checkpointer
-        given = checkpointer.given
+        given = checkpointer._given
         given.model = self.parts["model"]
         for name, part in self.parts.items():
             if part is not None:
@@ -197,7 +197,7 @@ class Member:
 
     def after_step(self, step: int) -> None:
         """At the end of a step: makes the change that is due, but not in the middle of an update."""
-        if self._due and not self._checkpointer.is_mid_update():
+        if self._due and not self._checkpointer._is_mid_update():
             self._due = False
             with self._signals.held():
                 self._change(step)
@@ -226,10 +226,10 @@ class Member:
         decided = link.await_change(link.generation)
         if decided is None:
             return  # a rank was lost: the launcher says so to whoever has asked
-        self._old = OldConfiguration(old, self.mesh, self.parts, self._checkpointer.given.optimizer)
+        self._old = OldConfiguration(old, self.mesh, self.parts, self._checkpointer._given.optimizer)
         carried = CarriedState.of(self._checkpointer, step, old, link.members)
         reach("change described")
-        self._checkpointer.leave_configuration()
+        self._checkpointer._leave_configuration()
         change = Change(self._side, self, carried)
         made = change.make(decided)
         assert made is not None  # a rank that holds a part of the state takes part in every attempt
@@ -248,7 +248,7 @@ class Member:
 
     def _go_on(self, change: Change, made: dict[str, Any], old: Parallel | None, took: float) -> None:
         """Goes on as a rank of the new configuration."""
-        self._checkpointer.go_on_after(change.step, f"the configuration is {self.parallel} now")
+        self._checkpointer._go_on_after(change.step, f"the configuration is {self.parallel} now")
         self._watch_requests()
         if self._requests is not None:
             self._requests.note(made["members"], change.step)
@@ -261,14 +261,14 @@ class Member:
         self._requests = None
         if self._side is not None and not self.waits and dist.get_rank() == 0:
             link = self._side.link
-            self._requests = Requests(Control(self._checkpointer.given.run), link, self.parallel,
+            self._requests = Requests(Control(self._checkpointer._given.run), link, self.parallel,
                                       self._why_not)
 
     def _why_not(self, to: Parallel) -> str:
         """Why the job cannot have that configuration; "" if nothing is known against it."""
         if why := next(filter(None, (loader.why_not(to.dp) for loader in self._loaders)), ""):
             return why
-        has_own = self._checkpointer is not None and self._checkpointer.given.data is not None
+        has_own = self._checkpointer is not None and self._checkpointer._given.data is not None
         if to.dp != self.parallel.dp and has_own and not self._loaders:
             return "data: a loader that does not follow the job; expected holdfast.data.loader(..., elastic=job)"
         return ""

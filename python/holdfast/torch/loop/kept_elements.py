@@ -1,7 +1,7 @@
 """Keeps an element of the model's tensors after each step, to see later what was written to.
 
 torch counts no write through `.data` or NumPy, with which trainings swap averages in. So a step
-keeps the addresses and the bytes of one element of at most 8 tensors, others after each step: one
+keeps the addresses and the bytes of one element of some tensors (`at_once`), others after each step: one
 small copy for each device, for which nothing waits. Averages differ from the weights in nearly every
 element, so that a few elements are enough to see them. All addresses are looked at after the first
 steps, because a training may itself put new tensors in the place of old ones; then addresses tell
@@ -12,7 +12,7 @@ import ctypes
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import accumulate, pairwise, repeat
 from typing import Any
 
 import torch
@@ -50,7 +50,8 @@ class KeptElements:
                        for first in range(distance)]
         self._steps = 0
         self._moves = False  # training itself has put tensors in the place of others
-        self._kept_on_host: tuple[list[int], list[bytes]] = [], []  # places, and their elements
+        # The elements in main memory, in one string, and the turn that they are of.
+        self._kept_on_host: tuple[bytes, _Turn | None] = b"", None
         self._kept: list[tuple[list[tuple[int, torch.Tensor]], torch.Tensor]] = []
 
     def keep(self) -> None:
@@ -63,7 +64,7 @@ class KeptElements:
         turn = self._turns[number]
         if turn.has_locals or turn.addresses != list(map(_address_of, turn.tensors)):
             turn = self._look(number)
-        self._kept_on_host = turn.on_host, list(map(memoryview.tobytes, turn.windows))
+        self._kept_on_host = b"".join(turn.windows), turn
         self._kept = []
         if turn.elements:
             self._kept = [(group, torch.cat([one for _, one in group]))
@@ -72,16 +73,20 @@ class KeptElements:
     def is_unchanged(self) -> bool:
         """True if a look at main memory shows that the kept elements are there still; else False."""
         turn = self._turns[self._steps % len(self._turns)]
-        return (not (turn.has_locals or turn.elements)
-                and turn.addresses == list(map(_address_of, turn.tensors))
-                and self._kept_on_host[1] == list(map(memoryview.tobytes, turn.windows)))
+        return (not turn.elements and turn.addresses == _addresses(turn)
+                and self._kept_on_host[0] == b"".join(turn.windows))
+
+    @property
+    def are_on_host(self) -> bool:
+        """True if all kept elements are in main memory, so that to look at them waits for no GPU."""
+        return not self._kept
 
     def changed(self) -> list[str]:
         """Names of tensors that have another element now, or that were moved alone."""
-        known = {place for group, _ in self._kept for place, _ in group}
-        known |= set(self._kept_on_host[0])
+        on_host = self._kept_elements_on_host()
+        known = {place for group, _ in self._kept for place, _ in group} | on_host.keys()
         differ = {place for group, kept in self._kept for place in self._differing(group, kept)}
-        differ |= {place for place, before in zip(*self._kept_on_host, strict=True)
+        differ |= {place for place, before in on_host.items()
                    if _bytes_of(self._tensors[place]) != before}
         moved = {place for turn in self._turns
                  for place, then, now in zip(turn.places, turn.addresses, _addresses(turn))
@@ -89,6 +94,15 @@ class KeptElements:
         if len(moved) < len(self._tensors) and not self._moves:  # else all moved, as by model.cpu()
             differ |= moved - known
         return [self._names[place] for place in sorted(differ)]
+
+    def _kept_elements_on_host(self) -> dict[int, bytes]:
+        """The kept elements in main memory, by the places of their tensors."""
+        kept, turn = self._kept_on_host
+        if turn is None:
+            return {}
+        ends = accumulate((one.nbytes for one in turn.windows), initial=0)
+        return {place: kept[begin:end]
+                for place, (begin, end) in zip(turn.on_host, pairwise(ends), strict=True)}
 
     def _look(self, number: int) -> _Turn:
         """Notes the addresses of a turn; makes the views of elements anew if they have changed."""

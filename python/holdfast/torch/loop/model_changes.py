@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from holdfast.torch.loop.epoch_numbers import begins_again
+from holdfast.torch.loop.forgotten_loaders import ForgottenLoaders
 from holdfast.torch.loop.frozen_writes import FrozenWrites
 from holdfast.torch.loop.last_step import CHANGED, LastStep
 from holdfast.torch.loop.messages import NO_HOOK, UNKNOWN_OPTIMIZER
@@ -29,6 +31,7 @@ class ModelChanges:
         optimizers = [inner for one in state.optimizers for inner in with_inner(one)]
         self._unknown = UnknownState([*state.optimizers, *objects.values()], optimizers,
                                      boundaries.knows, state.model_tensors)
+        self._loaders = ForgottenLoaders(state, self._unknown.saves)
         self._place = StepPlace(state.optimizers, state.models, objects)
         self._unchanged = UnchangedModel(state)
         self._frozen = FrozenWrites(state)
@@ -40,10 +43,14 @@ class ModelChanges:
         state.on_forget.append(lambda: (call := forget()) and call())
         self.by_unknown = False  # an optimizer that was not given has updated the model
 
-    @property
-    def unknown(self) -> dict[str, str]:
+    def find_unknown(self) -> dict[str, str]:
         """Sentences about optimizers, schedulers and scalers that take part and were not given."""
+        self._unknown.look()
         return self._unknown.found
+
+    def find_unsaved(self) -> dict[str, str]:
+        """The same, and sentences about loaders that feed the training and were not given."""
+        return {**self.find_unknown(), **self._loaders.sentences}
 
     def before_update(self, optimizer: torch.optim.Optimizer) -> None:
         """Called before every update of an optimizer of this process."""
@@ -74,14 +81,21 @@ class ModelChanges:
         self._place.restart()
         self._frozen.restart()
 
-    def next_call(self, warn: Callable[[str], None]) -> None:
-        """Begins the next call of step(). Warns of updates by others, and of a wrong place of it."""
+    def next_call(self, warn: Callable[[str], None], is_plain: bool) -> None:
+        """Begins the next call of step(). Warns of updates by others, and of a wrong place of it.
+
+        `is_plain` says that the program itself makes the steps, each of them once.
+        """
         self._boundaries.next_call()
         self._depth = 0  # an exception may have ended an update
         if self.by_unknown:
             warn(UNKNOWN_OPTIMIZER)
+        for text in self._loaders.next_call(is_plain=is_plain):
+            warn(text)
         self._calls += 1
         self._unknown.calls += 1
+        if self._calls == 1 and is_plain and (text := begins_again(self._state.data.first)):
+            warn(text)
         if self._calls <= _FIRST:
             self._unknown.look_for_schedulers()
             if text := self._place.next_call(self._state.data.first):
@@ -93,7 +107,7 @@ class ModelChanges:
         Warns of that, of a model that never changes, and of what takes part and was not given.
         """
         self._unchanged.saved(step, with_gradients)
-        for text in self._unknown.look():
+        for text in self.find_unknown().values():
             warn(text)
         if self._boundaries.updates_unseen:
             warn(NO_HOOK)

@@ -1,7 +1,7 @@
 """The parts of a Checkpointer that belong to one set of ranks and one model.
 
-They are made when the Checkpointer is, and made anew when the configuration of the job changes
-(elastic/): then the model is another object, and the ranks are others.
+They are made when the Checkpointer is, and made anew when the configuration of the job changes: then the
+model is another object, and the ranks are others. Only elastic/member.py calls the methods for that.
 """
 
 from collections.abc import Callable, Mapping
@@ -57,7 +57,7 @@ class Given:
 class Parts:
     """The parts, as attributes of the Checkpointer."""
 
-    given: Given
+    _given: Given
     _messages: Any
     _durable: Any
     _stalled: float
@@ -69,7 +69,7 @@ class Parts:
 
     def _open(self) -> None:
         """Makes the parts, on all ranks together."""
-        given = self.given
+        given = self._given
         self._state = TrainingState(given.model, given.optimizer, given.named, given.data, given.layout,
                                     given.exclude)
         self._buckets, self._due = BucketOrders(given.model), DueSave()
@@ -110,30 +110,26 @@ class Parts:
         # Ranks with several optimizers, or none, may see other boundaries than their peers.
         self._asks_all_ranks = job.any(self._boundaries.number != 1)
         if self._recovery.is_active:
-            self._steps.agreed(self._durable.agree(job))
+            self._steps.agreed(saved := self._durable.agree(job))
+            self._recovery.agreed(saved)
 
-    def leave_configuration(self, *, alone: bool = False) -> None:
+    def _leave_configuration(self, *, alone: bool = False) -> None:
         """Closes the job, with all ranks or alone, and takes the parts back: others follow."""
         self._stalled += self._saves.stalled
         self._closing.close_for_change(self._release_parts, alone=alone)
 
-    def enter_configuration(self) -> Resume:
+    def _enter_configuration(self) -> Resume:
         """Makes the parts anew for the model of another configuration; what returns fills them."""
         self._open()
         self._messages.rank = self._state.rank
-        return Resume(self._state, self._buckets, self.given.resuming)
+        return Resume(self._state, self._buckets, self._given.resuming)
 
-    @property
-    def state(self) -> TrainingState:
-        """What the Checkpointer saves."""
-        return self._state
-
-    def look(self) -> Captured:
+    def _look(self) -> Captured:
         """What a save would hold now, with its plain values. Nothing is copied."""
         self._saves.settle()
         return self._saves.look()
 
-    def go_on_after(self, step: int, why: str) -> None:
+    def _go_on_after(self, step: int, why: str) -> None:
         """The state of that step is here, and the change is the job."""
         self._run_is_checked = True
         self._steps.take_over(step)

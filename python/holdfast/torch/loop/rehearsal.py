@@ -24,7 +24,6 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_leaves
 
 from holdfast import _native
-from holdfast.checkpoint import absolute_path
 from holdfast.rehearse.plan import (
     AFTER_SAVE,
     AFTER_UPDATE,
@@ -34,7 +33,6 @@ from holdfast.rehearse.plan import (
     Plan,
     place_to_read,
     records_folder,
-    rehearsed_run,
 )
 from holdfast.torch.loop.step_record import (
     digest_inputs,
@@ -119,19 +117,19 @@ class Rehearsal:
 
         Another run that the same script has made lies in the folder of the rehearsal, too.
         """
-        return None, initial and place_to_read(absolute_path(initial))
+        return None, initial and place_to_read(initial)
 
     def resumed(self, checkpointer: Any, start: int) -> None:
         """Records what resume() has brought back."""
-        report = checkpointer.report
         self._write("resumed", part=self._part(checkpointer), start=start,
-                    inexact=[str(line) for line in report.inexact],
                     **(self._state_of(checkpointer) if start > 0 else {}))
 
     def made(self, checkpointer: Any, step: int, loss: Any) -> None:
         """Records a step, at the beginning of step(); waits there if the life ends in this step."""
         self._call_step.add(self._part(checkpointer))
         self._record(checkpointer, step, loss, by="step")
+        if self._plan.alone is not None and self._kill_of(checkpointer) is not None:
+            self._die_alone(step - 1)  # unless it has died already, in front of an update that is seen
         if self._is_time(checkpointer, step):
             self._wait_to_be_killed(checkpointer, step, AFTER_UPDATE)
         if self._is_last(checkpointer, step):
@@ -231,6 +229,7 @@ class Rehearsal:
     def _wait(self, checkpointer: Any, why: str, step: int, where: str = "") -> None:
         """Waits for the supervisor to end this process."""
         self._write("waits", part=self._part(checkpointer), why=why, step=step, where=where,
+                    unsaved=[line for one in list(self._watched) for line in _unsaved_by(one)],
                     **self._seen.take())
         while True:
             self._end_without_supervisor()
@@ -317,12 +316,6 @@ class _Warnings(logging.Handler):
         print(text, file=sys.stderr, flush=True)
 
 
-def places(run: str, tiers: Any, handover: Any) -> tuple[str, Any, Any]:
-    """Where a Checkpointer saves: as given, or in the folder of a rehearsal and nowhere else."""
-    rehearsed = rehearsed_run(run)
-    return (run, tiers, handover) if rehearsed == run else (rehearsed, (), False)
-
-
 @functools.cache
 def current() -> Rehearsal | NoRehearsal:
     """The rehearsal of this process."""
@@ -355,6 +348,11 @@ def _unsaved_generators(state: Any) -> dict[str, str]:
     found |= search.find(of_script, "__main__")
     return {path: f"{type(one).__name__} {digest_text(repr(generators.capture_one(path, one)))}"
             for path, one in found.items()}
+
+
+def _unsaved_by(checkpointer: Any) -> list[str]:
+    """Sentences about what takes part in the training, and is not in the saves as it should be."""
+    return [*checkpointer._changes.find_unknown().values(), *map(str, checkpointer.report.inexact)]
 
 
 def _text_of(loss: Any) -> str | None:

@@ -71,9 +71,8 @@ class UnknownState:
                                    for group in one.param_groups):
             self._find_schedulers()
 
-    def look(self) -> list[str]:
-        """Sentences about what has made steps and was not told before. Called at a save."""
-        before = set(self.found)
+    def look(self) -> None:
+        """Adds to `found` what has made steps. Called at a save."""
         self._look_at_optimizers()
         for scaler in [ref() for ref in self._scalers.values()]:
             if scaler is not None and id(scaler) not in self._told and not _is_saved(scaler):
@@ -85,7 +84,6 @@ class UnknownState:
         if time.monotonic() > self._looks_again:
             self._looks_again = math.inf
             self._find_schedulers()
-        return [text for key, text in self.found.items() if key not in before]
 
     def saves(self, one: Any) -> bool:
         """True if the object is given, or inside of one that is."""

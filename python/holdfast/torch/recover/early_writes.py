@@ -3,8 +3,10 @@
 An update by hand (p -= lr * p.grad), a momentum encoder and a codebook write to parameters in the
 step itself. A step that is made again would write twice. torch counts writes to a tensor, so that
 versions at the beginning of a step and at its gate tell which ones were written to. It counts none
-through `.data`: an element of each parameter is compared in the first steps, and of some in later
-ones. A parameter that was seen to be written to is copied at the beginning of each later step.
+through `.data`, so an element of each tensor is kept at the beginning and compared at the gate. To read
+elements of a GPU, a step would have to wait for it: after the first steps they are compared only if the
+step is to be made again. A tensor that was seen to be written to is copied at the beginning of each
+later step.
 """
 
 import logging
@@ -20,7 +22,7 @@ from holdfast.torch.values.dotted_names import name_a_few
 _log = logging.getLogger("holdfast")
 
 _MOST = 1 << 30  # bytes of all copies
-_LOOKED_AT = 4  # steps in which an element of each tensor is compared
+_LOOKED_AT = 4  # steps that wait for a GPU, to compare an element of each tensor
 
 
 class EarlyWrites:
@@ -35,7 +37,7 @@ class EarlyWrites:
         self._others: dict[str, torch.Tensor] = {}
         self._steps = 0
         self._versions, self._since = TensorVersions({}), list[int]()
-        self._elements: KeptElements | None = None
+        self._elements, self._addresses = KeptElements({}), list[int]()  # and those of self._others
         self._written = written
         self._copies: dict[str, torch.Tensor] = {}
 
@@ -56,14 +58,12 @@ class EarlyWrites:
         self._copy()
 
     def _keep_elements(self) -> None:
-        if self._steps in (0, _LOOKED_AT):
-            on_host = all(local_of(one).is_cpu for one in self._named.values())
-            if not self._steps:
-                self._elements = KeptElements(self._named, at_once=len(self._named) or 1)
-            else:  # to read an element of a GPU, the step would have to wait for it
-                self._elements = KeptElements(self._named) if on_host else None
-        if self._elements is not None:
-            self._elements.keep()
+        addresses = [local_of(one).data_ptr() for one in self._others.values()]
+        if not self._steps or addresses != self._addresses:
+            watched = {**self._named, **self._others}
+            self._elements = KeptElements(watched, at_once=len(watched) or 1)
+        self._addresses = addresses
+        self._elements.keep()
 
     def _copy(self) -> None:
         if not self._written:
@@ -73,17 +73,17 @@ class EarlyWrites:
         with torch.no_grad():
             self._copies = {name: one.clone() for name, one in live.items()} if _fits(live) else {}
 
-    def changed(self) -> list[str]:
-        """The tensors that were written to since keep()."""
+    def changed(self, *, may_wait: bool = True) -> list[str]:
+        """The tensors that were written to since keep(). `may_wait` if a look at a GPU may wait for it."""
         found = self._versions.changed(self._since)
-        if self._elements is not None and not self._elements.is_unchanged():
+        if (may_wait or self._elements.are_on_host) and not self._elements.is_unchanged():
             found += [name for name in self._elements.changed() if name not in found]
         return found
 
     def look(self, function: str) -> bool:
         """At the gate of a step: copies from now on what the step has written to. True if it has."""
         self._steps += 1
-        changed = self.changed()
+        changed = self.changed(may_wait=self._steps <= _LOOKED_AT)
         found = [name for name in changed if name not in self._written]
         if not found:
             return bool(changed)

@@ -13,12 +13,13 @@ from typing import Any, Literal
 
 from holdfast import _native
 from holdfast.errors import Error
+from holdfast.torch.data.read_loaders import watch_loaders
 from holdfast.torch.loop.optimizer_hooks import replace_closure
 from holdfast.torch.recover.crash_points import reach
 from holdfast.torch.recover.membership import Membership
 from holdfast.torch.recover.step_start import StepStart
 from holdfast.torch.recover.trail import Call, SkippedCalls
-from holdfast.torch.recover.unknown_loaders import UnknownLoaders, watch_loaders
+from holdfast.torch.recover.unknown_loaders import UnknownLoaders
 from holdfast.torch.state.ddp_buckets import BucketOrders
 from holdfast.torch.state.training_state import TrainingState
 
@@ -45,7 +46,7 @@ class GatedSteps:
         self._unknown = UnknownLoaders(state, self._trail.unknown, speaks=speaks)
         watch_loaders()
         if self._loader is not None:
-            self._loader.tell_requests(membership.draws.begin_iteration, self._reach_top)
+            self._loader.tell_requests(membership.draws.begin_iteration, self._ask_for_batch)
         self._phase: Literal["between", "step", "updated", "saving"] = "between"
         self._steps_done = 0
         self._skipped: SkippedCalls | None = None  # of a replacement
@@ -100,12 +101,15 @@ class GatedSteps:
             return skipped.result
         self._reach_top()
         self._trail.function = name
+        if self._trail.is_top(has_moved=False):
+            self._unknown.settle()
         while True:
             self.join()
             if name != _SAVE:  # behind a step: to leave here would not save it
                 self._membership.leave_if_told()
             self._start.keep(args, kwargs)
             self._phase, self._groups.may_repeat = "step", True
+            self._unknown.begin_run()
             try:
                 if self._membership.compare_starts():
                     self._start.keep(args, kwargs)  # values may have come from another rank
@@ -122,6 +126,7 @@ class GatedSteps:
                 self._link.agree(self._status)
             finally:
                 self._phase, self._groups.may_repeat = "between", False
+            self._unknown.end_run(is_done=False)
             if why := self._start.restore() or self._why_not_again():
                 self._membership.ask_to_restart(ValueError(f"ck.run({name}): {why}"))
 
@@ -136,8 +141,8 @@ class GatedSteps:
             return False
         self._trail.stepped(step)
         self._steps_done += 1
+        self._unknown.settle()
         self._refresh()
-        self._unknown.after_step()
         if unsaved := self._trail.news_of_unsaved():
             self._link.say("unsaved", what=unsaved)
         return True
@@ -185,6 +190,7 @@ class GatedSteps:
         return call
 
     def _end_run(self, result: Any) -> Any:
+        self._unknown.end_run(is_done=True)
         self._start.look(self._trail.function)
         self.save(self._buckets.settle)
         self._trail.returned(result)
@@ -203,6 +209,12 @@ class GatedSteps:
         if not self._membership.is_broken:
             with contextlib.suppress(Error, TimeoutError):  # a rank was lost just now
                 gate.refresh(gate.committed, self._records.newest)
+
+    def _ask_for_batch(self) -> None:
+        """The loop, or a step, asks for a batch."""
+        if self._phase == "between":
+            self._unknown.settle()
+        self._reach_top()
 
     def _reach_top(self) -> None:
         """The loop asks for a batch, or calls run()."""

@@ -99,7 +99,7 @@ class KeptObjects:
         copies = dict(zip(self._copied, self._flat.views(), strict=True))
         for (one, tree, tensors), marks in zip(self._kept, self._marks, strict=True):
             now, live = _named(one)
-            if repr(now) == repr(tree) and _marks(live) == marks:
+            if repr(now) == repr(tree) and _marks(live) == marks and self._are_as_kept(tensors):
                 continue
             try:
                 one.give(tree, {name: copies[name].clone() if name in copies else tensor
@@ -109,6 +109,10 @@ class KeptObjects:
             if repr(_named(one)[0]) != repr(tree):
                 return f"{one.key}: its load_state_dict() does not put back what a step has changed"
         return ""
+
+    def _are_as_kept(self, tensors: dict[str, torch.Tensor]) -> bool:
+        """Whether those with copies have their bits: torch counts no writes through `.data`."""
+        return all(self._flat.equals(place) for place, name in enumerate(self._copied) if name in tensors)
 
 
 def _named(one: Stateful) -> tuple[Any, dict[str, torch.Tensor]]:

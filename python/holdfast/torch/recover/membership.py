@@ -36,10 +36,11 @@ class Membership:
         self.link, self.groups, self._side = side.link, side.groups, side
         self.gate: BuddyGate | None = None  # None in a job of one rank
         self.trail = Trail()
-        self.records = Records(state, self.trail.gradients)
+        self.records = Records(state, self.trail)
         self.is_outside = False  # collective calls were made since the last batch, outside of run()
         self.draws = LoopDraws(state, self.records)
         self._agreement = Agreement(state, self.draws)
+        self.has_checkpoint = False  # one was durable when this generation began; equal on all ranks
         self._must_agree = False  # no update was made since this process met a replacement
         self._is_new = False  # this process is a replacement, and has made no update yet
         self._state, self._buckets = state, buckets
@@ -111,7 +112,8 @@ class Membership:
             self._become_part(decided, "replay", step=self.trail.last_step + 1, bytes=filled.moved,
                               inexact=filled.inexact)
         except Exception as error:
-            is_sure = isinstance(error, (LookupError, NotFoundError))  # nobody has what it needs
+            # Nobody has what it needs, or what they have does not fit: no death of another rank.
+            is_sure = isinstance(error, (LookupError, NotFoundError, ValueError))
             if not is_sure and self.link.hears_of_newer(decided["generation"]):
                 wait_for_end()  # another rank died, and another process takes this one's place
             self.ask_to_restart(error)
@@ -175,20 +177,22 @@ class Membership:
         """In the first step after a recovery: compares what ranks begin with. True if it did."""
         if not self._must_agree or self._transport is None:
             return False
-        self._restart_if(self._agreement.compare_starts(self._transport, self.records.values,
-                                                        is_new=self._is_new))
-        self.link.inexact = self._agreement.inexact
+        self.link.inexact = []  # what was found in a generation that another death has ended
+        self._note(self._agreement.compare_starts(self._transport, self.records.values,
+                                                  is_new=self._is_new))
         return True
 
     def compare_at_gate(self) -> None:
         """At the gate of that step: compares what ranks hold alike."""
         if self._must_agree and self._transport is not None:
-            self._restart_if(self._agreement.compare_at_gate(self._transport))
+            self._note(self._agreement.compare_at_gate(self._transport, is_new=self._is_new))
             self._must_agree = False
 
-    def _restart_if(self, why: str) -> None:
-        if why:
+    def _note(self, why: str) -> None:
+        """Has all ranks start again if they do not agree. Without a checkpoint, all steps would be lost."""
+        if why and self.has_checkpoint:
             self.ask_to_restart(ValueError(why))
+        self.link.inexact += self._agreement.inexact + ([why] if why else [])
 
     def leave_at_start(self) -> None:
         """As leave_if_told(), in a replacement that is where the others are: its program may not come

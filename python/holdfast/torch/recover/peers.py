@@ -20,8 +20,9 @@ from holdfast.torch.state.ddp_buckets import BucketOrders
 from holdfast.torch.state.peer_step import PeerStep, PeerTensor, describe, own_objects
 from holdfast.torch.state.training_state import TrainingState
 from holdfast.torch.values import generators as random_generators
+from holdfast.torch.values.dotted_names import name_a_few
 
-_PATIENCE = 600.0  # seconds that ranks wait for each other while a replacement is filled
+PATIENCE = 600.0  # seconds that ranks wait for each other while a replacement is filled
 
 
 @dataclass
@@ -56,7 +57,7 @@ def give(transport: _native.TcpTransport, state: TrainingState, buckets: BucketO
                   "is first": one.is_first, "changed things": records.changed_things(),
                   "differing": _differing(records, one, state.peers.own_keys)} for one in kept],
     })
-    _native.change_layout(transport, state.describe(shared), _native.Pieces([]), _PATIENCE)
+    _native.change_layout(transport, state.describe(shared), _native.Pieces([]), PATIENCE)
 
 
 def receive(transport: _native.TcpTransport, state: TrainingState, buckets: BucketOrders,
@@ -66,13 +67,19 @@ def receive(transport: _native.TcpTransport, state: TrainingState, buckets: Buck
     if late := missing_group({rank: groups} | {one: told[one]["groups"] for one in told}):
         raise LookupError(f"process group {late} was made after start-up, so that a replacement does "
                           "not have it; expected dist.new_group() before ck.resume()")
+    if parted := sorted({name for one in told.values() for names in one["objects"]["parted"].values()
+                         for name in names}):
+        raise LookupError(f"{name_a_few(parted)}: differs between ranks, and no other rank has that of "
+                          "the lost one")
     kept, values, flat = _newest_record(told, rank)
     twin = _twin(state, told)
     _check_gradients(values, twin["trail"]["gradients"])
     drops = _drops_gradients(values, told, kept)
     inexact = _find_inexact(told, kept, drops)
-    inexact += [f"{name}: was not given as data=, so that a replacement reads other samples"
-                for name in twin["trail"]["unknown"]]
+    unknown = twin["trail"]["unknown"]
+    unknown += [name for name in values["unknown"] if name not in unknown]
+    inexact += [f"{name}: was not given as data=, so that a replacement may read other samples"
+                for name in unknown]
     calls = _choose_calls(values, twin, told, inexact)
     found = _make_step(values, start_of(values) if not calls else values["top"], twin, kept, told,
                        transport.size, rank, state)
@@ -133,7 +140,7 @@ def _drops_gradients(record: dict[str, Any], told: dict[int, Any], kept: Any) ->
 def tell(transport: _native.TcpTransport, message: Any) -> list[Any]:
     """What all ranks tell each other, by rank."""
     return [_native.decode_objects(one)
-            for one in transport.all_gather(_native.encode_objects(message), _PATIENCE)]
+            for one in transport.all_gather(_native.encode_objects(message), PATIENCE)]
 
 
 def _make_step(values: dict[str, Any], start: dict[str, Any], twin: Any, kept: Any,
@@ -210,7 +217,7 @@ def _fill(transport: _native.TcpTransport, state: TrainingState, found: PeerStep
         raise ValueError(f"the replacement is of another model: {wrong[0]}")
     pieces = state.allocate_all(found)  # type: ignore[arg-type]
     shared = [(piece, name) for piece, name in pieces if name not in own]
-    filled = _native.change_layout(transport, _native.Pieces([]), state.describe(shared), _PATIENCE)
+    filled = _native.change_layout(transport, _native.Pieces([]), state.describe(shared), PATIENCE)
     of_record = sorted(((own[name], piece) for piece, name in pieces if name in own),
                        key=lambda pair: pair[0])
     copy = FlatCopy([piece.tensor for _, piece in of_record])

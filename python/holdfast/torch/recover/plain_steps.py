@@ -21,6 +21,8 @@ class PlainSteps:
 
     def serve(self, saves: Any, rejoin: Any, leave: Any) -> None: ...
 
+    def agreed(self, step: int | None) -> None: ...
+
     def resume(self, resume: Callable[[], tuple[int, bool]], take_over: Callable[[int], int]) -> int:
         return resume()[0]
 

@@ -52,6 +52,10 @@ class Recovery:
         saves.on_stopped = lambda: self._link.say("saved")
         self._link.events.write_to(self._job)
 
+    def agreed(self, step: int | None) -> None:
+        """All ranks have agreed that this is the newest durable step; None if there is none."""
+        self._membership.has_checkpoint = step is not None
+
     def resume(self, resume: Callable[[], tuple[int, bool]], take_over: Callable[[int], int]) -> int:
         """Resumes from a checkpoint, or in the place of a lost rank. Returns the next step.
 

@@ -1,6 +1,6 @@
 """A new DataLoader is made in each epoch.
 
-says: steps are made without a batch from the loader
+refuses: another DataLoader reads the same dataset
 """
 
 import idiom

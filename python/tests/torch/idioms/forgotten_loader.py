@@ -1,0 +1,31 @@
+"""A loop over epochs, whose DataLoader the Checkpointer was not given.
+
+says: data: loader feeds the training, and the Checkpointer was not given it
+"""
+
+import idiom
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import holdfast
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2), nn.Linear(8, 1))
+opt = torch.optim.AdamW(model.parameters(), lr=1e-2)
+x = torch.randn(40, 4)
+loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=8, shuffle=True)
+ck = holdfast.Checkpointer(idiom.RUN, model=model, optimizer=opt, every="1 steps")
+step = ck.resume()
+while step < idiom.STEPS:
+    for inputs, targets in loader:
+        loss = (model(inputs) - targets).pow(2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        idiom.made(step, loss)
+        ck.step(step, loss=loss)
+        step += 1
+        if step == idiom.STEPS:
+            break
+ck.close()
