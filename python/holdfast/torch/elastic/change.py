@@ -170,9 +170,10 @@ class Change:
 
     def _interrupt(self) -> None:
         """Called by another thread: the attempt has failed elsewhere, so that nothing waits for it."""
-        if self._transport is not None:
+        transport = self._transport  # the thread that trains may forget it at any time
+        if transport is not None:
             self._side.interrupt(UnavailableError("a change has failed on another worker"))
-            self._transport.close()
+            transport.close()
 
     def _close(self) -> None:
         transport, self._transport = self._transport, None
