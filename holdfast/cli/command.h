@@ -87,6 +87,7 @@ Verb launch_verb();
 Verb ls_verb();
 Verb pin_verb();
 Verb plan_verb();
+Verb resize_verb();
 Verb rehearse_verb();
 Verb repair_verb();
 Verb reshard_verb();

@@ -1,6 +1,6 @@
-// The verbs that start trainings: `holdfast launch` and `holdfast rehearse`. They are
-// programs of Python with options of their own, and the program `holdfast` becomes them
-// before it looks at its arguments (main.cpp). Here the verbs are only described.
+// The verbs about trainings that run: `holdfast launch`, `resize` and `rehearse`. They
+// are programs of Python with options of their own, and the program `holdfast` becomes
+// them before it looks at its arguments (main.cpp). Here the verbs are only described.
 #include "holdfast/cli/command.h"
 #include "holdfast/cli/python_module.h"
 
@@ -11,6 +11,11 @@ constexpr const char* kLaunchExample = R"(
 Examples:
   holdfast launch -n 4 train.py --batch 32
   srun --no-kill --ntasks-per-node=1 holdfast launch -n 8 train.py)";
+
+constexpr const char* kResizeExample = R"(
+Examples:
+  holdfast resize runs/gpt
+  holdfast resize runs/gpt --to tp=1,pp=2,dp=2)";
 
 constexpr const char* kRehearseExample = R"(
 Examples:
@@ -32,6 +37,11 @@ Verb python_verb(std::string name, std::string summary, const char* examples) {
 Verb launch_verb() {
   return python_verb("launch", "Start the ranks of a training, and replace those that die",
                      kLaunchExample);
+}
+
+Verb resize_verb() {
+  return python_verb("resize", "Change TP x PP x DP of a training that runs",
+                     kResizeExample);
 }
 
 Verb rehearse_verb() {

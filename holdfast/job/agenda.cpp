@@ -22,6 +22,11 @@ std::string print(int64_t until, const std::optional<Appointment>& appointment) 
   return fmt::format("{} {} {}", until, appointment->step, appointment->due.why);
 }
 
+std::string_view kind_of(const std::optional<Appointment>& appointment) {
+  if (!appointment.has_value()) return "save";
+  return appointment->due.change ? "change" : appointment->due.stop ? "stop" : "save";
+}
+
 // Returns the number at the front of `text`, and removes it and the blank behind it.
 int64_t take_number(std::string_view& text) {
   int64_t number = -1;
@@ -50,7 +55,8 @@ Result<Due> Agenda::at(int64_t step) {
   }
   Due due;
   while (!appointed_.empty() && appointed_.begin()->first <= step) {
-    due = appointed_.begin()->second;
+    // A change is never passed over: a save that it displaces is soon due again.
+    if (!due.change) due = appointed_.begin()->second;
     appointed_.erase(appointed_.begin());
   }
   return due;
@@ -103,7 +109,7 @@ void Agenda::announce(int64_t step) {
 // own.
 void Agenda::tell(int64_t until, const std::optional<Appointment>& appointment) {
   const Message message{.serial = ++serial_,
-                        .kind = stop_.has_value() ? "stop" : "save",
+                        .kind = std::string(kind_of(appointment)),
                         .text = print(until, appointment)};
   static_cast<void>(channel_.tell_all(message, patience_));
 }
@@ -125,8 +131,9 @@ Result<void> Agenda::hear() {
     note(until, std::nullopt);
   } else {
     note(until, Appointment{.step = step,
-                            .due = {.save = true,
+                            .due = {.save = message.kind != "change",
                                     .stop = message.kind == "stop",
+                                    .change = message.kind == "change",
                                     .why = std::string(text)}});
   }
   return {};

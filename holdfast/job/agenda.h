@@ -1,4 +1,4 @@
-// Makes all ranks of a job save and stop after the same steps, without a wait.
+// Makes all ranks of a job save, stop or change after the same steps, without a wait.
 //
 // Rank 0 decides for all ranks and announces its decision some steps ahead: "until step
 // 120 there is one save, after step 117". A rank that comes to a step has received the
@@ -22,7 +22,7 @@
 
 namespace holdfast {
 
-// A save that is planned for a step.
+// A save, or a change, that is planned for a step.
 struct Appointment {
   int64_t step = 0;
   Due due{};

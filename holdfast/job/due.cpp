@@ -21,6 +21,8 @@ void Job::want(const std::string& why) {
   if (!core_->retries_.failing()) core_->wanted_ = why;
 }
 
+void Job::change(const std::string& what) { core_->change_ = what; }
+
 void Job::ask_to_stop(const std::string& why) { core_->stop_why_ = why; }
 
 std::string Job::explain() const { return core_->scheduler_.explain(); }
@@ -96,6 +98,10 @@ void Job::Core::learn_outcome() {
 }
 
 std::optional<Appointment> Job::Core::decide(int64_t first, int64_t last) {
+  if (change_.has_value()) {
+    const std::string what = *std::exchange(change_, std::nullopt);
+    return Appointment{.step = first, .due = {.change = true, .why = what}};
+  }
   if (wanted_.has_value()) {
     const std::string why = *std::exchange(wanted_, std::nullopt);
     return Appointment{.step = first, .due = {.save = true, .why = why}};

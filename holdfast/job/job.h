@@ -79,7 +79,8 @@ using PiecesFor = std::function<Result<LocalPieces>(const StepFiles&)>;
 struct Due {
   bool save = false;
   bool stop = false;  // this save is the last one, and the process ends after it
-  std::string why{};
+  bool change = false;  // not a save: the change that change() was called with
+  std::string why{};    // of a change: what change() was called with
 
   friend bool operator==(const Due&, const Due&) = default;
 };
@@ -140,6 +141,9 @@ class Job {
   // 0 has an effect. While saves fail the call is ignored, because it is decided
   // elsewhere when the next save is tried (retries.h).
   void want(const std::string& why);
+  // Asks for a change that all ranks make after the same step, soon: due() then says so
+  // on all of them. The text is the caller's. Only the call on rank 0 has an effect.
+  void change(const std::string& what);
   // Asks all ranks to save and stop soon, as a stop signal does, for the reason `why`.
   // Any rank may call it, more than once.
   void ask_to_stop(const std::string& why);

@@ -119,6 +119,7 @@ struct Job::Core {
   int64_t reached_ = -1;               // the newest step that due() was called with
   int64_t appointed_ = -1;             // the newest step that EverySteps has chosen
   std::optional<std::string> wanted_;  // why a save should be made as soon as possible
+  std::optional<std::string> change_;  // what change() was called with
   Retries retries_;
   // The newest save, until its outcome is learned.
   struct Newest {

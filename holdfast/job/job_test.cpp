@@ -45,6 +45,30 @@ void run_ranks(Env& env, int ranks, const std::function<void(int, Transport&)>& 
   threads.clear();
 }
 
+TEST(Agenda, AllRanksMakeAChangeAfterTheSameStepEvenIfNumbersJump) {
+  MemoryEnv env(1);
+  std::vector<std::vector<std::pair<int64_t, std::string>>> made(3);
+  run_ranks(env, 3, [&](int rank, Transport& transport) {
+    int asked = 0;
+    Agenda agenda(
+        env, &transport,
+        [&](int64_t first, int64_t) -> std::optional<Appointment> {
+          if (++asked != 2) return std::nullopt;
+          return Appointment{.step = first, .due = {.change = true, .why = "tp=2 dp=1"}};
+        },
+        kSoon);
+    for (int64_t step = 0; step < 200; step += 7) {
+      const Result<Due> due = agenda.at(step);
+      ASSERT_OK(due);
+      EXPECT_FALSE(due->save || due->stop);
+      if (due->change) made[static_cast<size_t>(rank)].emplace_back(step, due->why);
+    }
+  });
+  ASSERT_EQ(made[0].size(), 1U);
+  EXPECT_EQ(made[0][0].second, "tp=2 dp=1");
+  for (const auto& one : made) EXPECT_EQ(one, made[0]);
+}
+
 TEST(Agenda, AllRanksSaveAtTheSameSteps) {
   MemoryEnv env(1);
   std::vector<std::vector<int64_t>> saved(3);

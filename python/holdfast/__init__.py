@@ -58,6 +58,7 @@ from holdfast.verbs import (
 
 if TYPE_CHECKING:
     from holdfast.torch.checkpointer import Checkpointer
+    from holdfast.torch.elastic.elastic import Elastic
     from holdfast.torch.files.single_file import load, save
     from holdfast.torch.inject import flip_plan, inject
     from holdfast.torch.model_layout import layout_of
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
 # These names need torch. Each is imported when it is first used.
 _WITH_TORCH = {
     "Checkpointer": "holdfast.torch.checkpointer",
+    "Elastic": "holdfast.torch.elastic.elastic",
     "flip_plan": "holdfast.torch.inject",
     "inject": "holdfast.torch.inject",
     "layout_of": "holdfast.torch.model_layout",
@@ -93,6 +95,7 @@ __all__ = [
     "CorruptError",
     "Dtype",
     "Durable",
+    "Elastic",
     "Error",
     "Failures",
     "Figures",

@@ -243,13 +243,14 @@ void bind_job(nb::module_& m) {
           "due",
           [](HeldJob& self, int64_t step, bool updated) {
             Due due = self.call([&](Job& job) { return job.due(step, updated); });
-            std::optional<std::tuple<bool, std::string>> save;
-            if (due.save) save.emplace(due.stop, std::move(due.why));
-            return save;
+            std::optional<std::tuple<std::string, std::string>> found;
+            if (due.change) found.emplace("change", std::move(due.why));
+            if (due.save) found.emplace(due.stop ? "stop" : "save", std::move(due.why));
+            return found;
           },
           nb::arg("step"), nb::arg("updated") = true,
-          "(stop, why) if a save is due after this step, else None. All ranks get the\n"
-          "same answer.")
+          "(kind, why) if something is due after this step, else None: a save, the last\n"
+          "save before all ranks stop, or a change. All ranks get the same answer.")
       .def("save", &save, nb::arg("step"), nb::arg("pieces"), nb::arg("owners").none(),
            nb::arg("metrics"), nb::arg("parallel"), nb::arg("objects"),
            nb::arg("stream") = 0, nb::arg("own") = nb::none(), nb::arg("why") = "",
@@ -314,6 +315,17 @@ void bind_job(nb::module_& m) {
           },
           nb::arg("why"),
           "Asks all ranks to save soon. Only the call on rank 0 has an effect.")
+      .def(
+          "change",
+          [](HeldJob& self, const std::string& what) {
+            self.call([&](Job& job) {
+              job.change(what);
+              return Result<void>();
+            });
+          },
+          nb::arg("what"),
+          "Asks all ranks for a change after the same step, soon. Only the call on rank\n"
+          "0 has an effect.")
       .def(
           "ask_to_stop",
           [](HeldJob& self, const std::string& why) {

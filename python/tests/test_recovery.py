@@ -113,6 +113,6 @@ def test_a_job_goes_on_with_a_new_process(tmp_path):
     assert rejoined is None
     jobs[1] = new
     assert on_all(jobs, lambda job: [job.due(step) for step in range(1, 4)]) == [
-        [None, None, (False, "every 4 steps")]] * 2
+        [None, None, ("save", "every 4 steps")]] * 2
     assert on_all(jobs, lambda job: job.any(job is new)) == [True, True]
     assert on_all(jobs, lambda job: job.close(10)) == [None, None]

@@ -1,5 +1,6 @@
 """The program behind `holdfast launch`."""
 
+import gc
 import os
 import sys
 
@@ -34,9 +35,10 @@ def _run() -> int:
     import torch.distributed.pipelining
     import torch.distributed.tensor.parallel  # noqa: F401
 
-    import holdfast.torch.checkpointer  # noqa: F401
+    import holdfast.torch.elastic.elastic  # noqa: F401
     from holdfast.launch.launcher import launch
 
+    gc.freeze()  # what is imported is never garbage, and ranks look for garbage in a change of layout
     return launch(options, door)
 
 

@@ -12,6 +12,7 @@ import time
 from typing import Any
 
 from holdfast import _native
+from holdfast.launch.changes import Changes
 from holdfast.launch.ending import GAVE_UP, Ending
 from holdfast.launch.hosts import Host, Hosts
 from holdfast.launch.losses import Loss, Losses
@@ -39,6 +40,12 @@ class Coordinator:
         self._wait_until: float | None = None  # when the wait for another host ends
         self._signalled: set[Host] = set()  # hosts whose launchers have got a signal
         self._code: int | None = None
+        self._ranks.can_change = options.most > 1
+        self._changes = Changes(
+            self._ranks, options.most,
+            lambda number: self._ranks.start_spare(number, self._all.living, self._job),
+            lambda why: self._restart(why, time.monotonic(), self._ranks.newest_step()),
+            self._change_committed)
 
     def begin(self, hosts: Hosts) -> None:
         """Begins when all hosts are there."""
@@ -83,6 +90,7 @@ class Coordinator:
             self._go_on_without_hosts()
         if self._all.is_any_away:
             return self._ranks.have_patience()
+        self._changes.tick(self._options.hang)
         if self._options.hang > 0 and self._ranks.all and self._code is None:
             self._end_hangs(self._options.hang)
 
@@ -152,11 +160,22 @@ class Coordinator:
         elif not waits:
             self._wait_until = None
 
+    @property
+    def _job(self) -> dict[str, Any]:
+        """What every worker must know of the job."""
+        return {"id": self._id, "address": self._options.address, "port": self._port}
+
     def _start(self, rank: Rank, host: Host) -> None:
-        started = self._ranks.start(rank, host, job={
-            "id": self._id, "address": self._options.address, "port": self._port})
+        started = self._ranks.start(rank, host, self._job)
         if self._ending.leaving is not None:
             started.tell(say="leave", **self._ending.leaving)
+
+    def _change_committed(self) -> None:
+        """The ranks are others now, and begin to count their updates anew."""
+        self._target, self._recovery = 0, None
+
+    def _said_change(self, rank: Rank, message: dict[str, Any]) -> None:
+        self._changes.hear(rank, **message)
 
     def _go_on_without_hosts(self) -> None:
         """No other host came in time."""
@@ -188,14 +207,16 @@ class Coordinator:
         elif kind == "log":
             self._ranks.keep_log(host, {key: report[key] for key in ("rank", "at", "data")})
         elif kind not in ("alive", "beat") and self._ranks.all:
-            rank = self._ranks.all[report["rank"]]
-            if rank.serial == report["serial"] and rank.host is host:
+            rank = self._ranks.of(report["rank"])
+            if rank is not None and rank.serial == report["serial"] and rank.host is host:
                 getattr(self, f"_on_{kind}")(rank, report)
 
     def _on_born(self, rank: Rank, report: dict[str, Any]) -> None:
         rank.pid = report["pid"]
-        if not rank.is_whole:
-            say(f"generation {self._ranks.generation}: rank {rank.number} starts again (pid "
+        if rank not in self._ranks.all:
+            say(f"worker {rank.number} starts, for a place in the job (pid {rank.pid})")
+        elif not rank.is_whole:
+            say(f"generation {self._ranks.generation}: {self._ranks.name(rank)} starts again (pid "
                 f"{rank.pid})")
 
     def _on_message(self, rank: Rank, report: dict[str, Any]) -> None:
@@ -204,6 +225,9 @@ class Coordinator:
 
     def _on_ended(self, rank: Rank, report: dict[str, Any]) -> None:
         code = rank.exit_code = report["code"]
+        how = words_of(code, report["why"] or rank.failed.get("why", ""))
+        if self._changes.ended(rank, how):
+            return
         leaving = self._ending.leaving is not None
         has_left = leaving and code == self._ending.leaving["code"] and rank.is_whole and not rank.failed
         if code in (0, STOPPED) and not has_left:
@@ -211,11 +235,12 @@ class Coordinator:
             return self._find_left()
         if has_left:
             return
-        loss = Loss(rank.number, report["step"], code, report["why"] or rank.failed.get("why", ""),
+        order = self._ranks.order_of(rank)
+        loss = Loss(order, report["step"], code, report["why"] or rank.failed.get("why", ""),
                     rank.failed.get("is_final", code > 0))
-        say(f"rank {rank.number} (pid {rank.pid}) died {loss.where}: {words_of(code, loss.why)}")
-        self._ranks.emit("rank_lost", rank=rank.number, pid=rank.pid, step=loss.step,
-                         why=words_of(code, loss.why), generation=self._ranks.generation)
+        say(f"{self._ranks.name(rank)} (pid {rank.pid}) died {loss.where}: {how}")
+        self._ranks.emit("rank_lost", rank=order, pid=rank.pid, step=loss.step, why=how,
+                         generation=self._ranks.generation)
         if self._is_filling or self._ending.needs(code):
             self._lost.append((loss, time.monotonic() - report["ago"]))
 
@@ -245,6 +270,7 @@ class Coordinator:
         return done is not None and not done.is_filled and not done.is_restart
 
     def _on_loss(self, lost: list[tuple[Loss, float]]) -> None:
+        self._changes.drop()
         # A rank that ends with an error may have lost its connection to one that was killed.
         cause, began = min(lost, key=lambda one: (one[0].code > 0, one[1]))
         if self._ending.leaving is not None:
@@ -273,7 +299,7 @@ class Coordinator:
         self._supersede()
         self._ranks.next_generation()
         self._recovery = Recovery(self._ranks.generation, self._first_death(began), cause.step)
-        missing = [rank.number for rank in self._ranks.missing()]
+        missing = [self._ranks.order_of(rank) for rank in self._ranks.missing()]
         for rank in self._ranks.living():
             rank.tell(say="lost", generation=self._ranks.generation, ranks=missing)
         self._recovery.reach("seen")
@@ -318,7 +344,7 @@ class Coordinator:
 
     def _end_hangs(self, most: float) -> None:
         # The others wait for a rank whose death is not acted upon yet, or for a host that is not there.
-        if self._lost or self._wait_until is not None:
+        if self._lost or self._wait_until is not None or self._changes.is_under_way:
             return
         if self._recovery is not None and self._is_filling:
             if self._recovery.age() > most:
@@ -343,7 +369,7 @@ class Coordinator:
         rank.is_open = self._ranks.has_checkpointer = True
         if self._recovery is not None and self._recovery.is_restart:
             self._recovery.reach("started")
-            if rank.number == 0:
+            if self._ranks.order_of(rank) == 0:
                 self._recovery.resumed_at(message["step"], in_memory=message["in_memory"])
 
     def _said_committed(self, rank: Rank, message: dict[str, Any]) -> None:

@@ -14,11 +14,12 @@ _SIOCGIFADDR = 0x8915
 
 def environment(place: Place, job: dict[str, Any]) -> dict[str, str]:
     """`job` is what the deciding launcher says of the job: id, address, port, host."""
-    rank, world, host = str(place.rank), str(place.world), place.hosts[place.rank]
-    local = [other for other in range(place.world) if place.hosts[other] == host]
+    # A worker that waits for a place has no rank yet; the number of its device never changes.
+    rank, world = str(place.slot if place.rank < 0 else place.rank), str(place.world)
+    local, locals_ = job["local"]
     made = {
-        "RANK": rank, "LOCAL_RANK": str(local.index(place.rank)), "GROUP_RANK": str(host),
-        "ROLE_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": str(len(local)),
+        "RANK": rank, "LOCAL_RANK": str(local), "GROUP_RANK": str(place.home),
+        "ROLE_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": str(locals_),
         "ROLE_WORLD_SIZE": world, "GROUP_WORLD_SIZE": str(len(set(place.hosts))),
         "MASTER_ADDR": job["address"], "MASTER_PORT": str(job["port"]),
         "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": job["id"],

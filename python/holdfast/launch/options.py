@@ -33,12 +33,13 @@ class Options:
     host: int | None = 0  # None: a spare
     at: tuple[str, int] | None = None  # where the launcher of host 0 listens
     logs: Path | None = None  # the folder with a file for what each rank prints
+    most: int = 0  # how many workers there may be, with those that a change of configuration adds
     has_prefix: bool = True  # the number of its rank is before each line that one of several ranks prints
 
     @property
     def labels_lines(self) -> bool:
         """Whether the number of its rank is before each line."""
-        return self.has_prefix and self.logs is None and self.ranks * self.hosts > 1
+        return self.has_prefix and self.logs is None and self.most > 1
 
     @property
     def address(self) -> str:
@@ -67,6 +68,10 @@ def parse(arguments: list[str], variables: Mapping[str, str] = os.environ) -> Op
     made.has_prefix = not given.no_prefix
     try:
         _place(made, given, variables)
+        made.most = made.ranks * made.hosts if given.most is None else given.most
+        if made.most < made.ranks * made.hosts:
+            raise ValueError(f"--most {made.most}; expected {made.ranks * made.hosts} or more, the number "
+                             "of ranks")
         if given.logs is not None:
             made.logs = given.logs.absolute()
             made.logs.mkdir(parents=True, exist_ok=True)
@@ -94,6 +99,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("-n", "--ranks", type=_number, default=1, metavar="N",
                         help="how many ranks to start on this machine, or gpu: one for each of its "
                              "GPUs (default: 1)")
+    parser.add_argument("--most", type=int, metavar="N",
+                        help="how many workers holdfast resize may give to the job, on all machines "
+                             "(default: as many as there are ranks)")
     parser.add_argument("-m", "--module", action="store_true",
                         help="the program is a module, as with python -m")
     parser.add_argument("--hang", type=_seconds, default=600.0, metavar="TIME",

@@ -8,18 +8,28 @@ from dataclasses import dataclass
 class Place:
     """Given to a worker when it is forked."""
 
-    rank: int
+    slot: int  # the number of the worker; its rank may change while it lives, this may not
+    home: int  # the number of its host
+    members: list[int]  # the workers that are ranks of the job, by rank
     generation: int  # the one that it is born into
     incarnation: int  # how often all ranks were started again
     is_replacement: bool  # it takes the place of a lost rank: the others are in mid-training
     hosts: list[int]  # the number of the host of each rank, by rank
+    configuration: str  # the parallel configuration of the job, if it is not the program's own
+    can_change: bool  # the job may get more workers
+    is_rebuilt: bool  # the job has that configuration by a change: its model was not built at the start
     connection: socket.socket  # to the launcher
     log: int  # descriptor of the memory for the start-up log
     page: memoryview  # memory that the launcher reads: PAGE_STEP and so on
 
     @property
     def world(self) -> int:
-        return len(self.hosts)
+        return len(self.members)
+
+    @property
+    def rank(self) -> int:
+        """The rank of the worker; -1 as long as it is none."""
+        return self.members.index(self.slot) if self.slot in self.members else -1
 
 
 FAILED = 1  # the exit code of a worker after an exception, and of one that could not save

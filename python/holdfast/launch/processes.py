@@ -104,8 +104,8 @@ class Workers:
 
     # Commands
 
-    def _do_start(self, *, rank: int, serial: int, generation: int, incarnation: int,
-                  is_replacement: bool, job: dict[str, Any]) -> None:
+    def _do_start(self, *, rank: int, serial: int, is_replacement: bool, place: dict[str, Any],
+                  job: dict[str, Any]) -> None:
         if rank in self._processes:
             self._remove(self._processes[rank])
         if not is_replacement or rank not in self._logs:
@@ -122,9 +122,9 @@ class Workers:
             self._loop.let_go_in_child()
             if self.printer is not None:
                 self.printer.let_go_in_child()
-            place = Place(rank, generation, incarnation, is_replacement, job["hosts"], theirs,
-                          self._logs[rank], page)
-            self._become(place, environment(place, job), prints_to)
+            own = Place(slot=rank, is_replacement=is_replacement, connection=theirs,
+                        log=self._logs[rank], page=page, **place)
+            self._become(own, environment(own, job), prints_to)
         theirs.close()
         for one in prints_to:
             os.close(one)

@@ -1,4 +1,8 @@
-"""The ranks of a job, as the launcher that decides sees them: where each runs, and how far it is."""
+"""The ranks of a job, as the launcher that decides sees them: where each runs, and how far it is.
+
+The number of a rank is that of its worker. At first they are the same; after a change of the
+configuration (changes.py), `Ranks.all` has the workers in the order of their ranks.
+"""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -6,7 +10,7 @@ from typing import Any
 from holdfast.launch.hosts import Host
 
 
-@dataclass
+@dataclass(eq=False)
 class Rank:
     """One rank, and the process that it has now."""
 
@@ -26,6 +30,7 @@ class Rank:
     failed: dict[str, Any] = field(default_factory=dict)  # the exception that ends it
     exit_code: int | None = -1  # None as long as its process lives
     left_at: tuple[int, float] | None = None  # the step and the time, if it ended with 0 or STOPPED
+    is_waiting: bool = False  # it is no rank of the job, and can become one at once
 
     @property
     def has_left_early(self) -> bool:
@@ -65,6 +70,10 @@ class Ranks:
 
     def __init__(self) -> None:
         self.all: list[Rank] = []
+        self.spares: list[Rank] = []  # workers that wait for a place in the job, or have left it
+        self.configuration = ""  # that of the job, if a change has led to it
+        self.can_change = False  # there may be more workers than ranks
+        self.is_rebuilt = False  # a change has led to it while the processes lived
         self.generation = 0
         self.incarnation = 0  # how often all ranks were started again
         self.has_begun = False  # all ranks have made an update
@@ -84,6 +93,21 @@ class Ranks:
 
     def number_on(self, host: int) -> int:
         return sum(rank.home == host for rank in self.all)
+
+    def of(self, number: int) -> Rank | None:
+        """The worker with that number, whether it is a rank of the job or not."""
+        return next((one for one in [*self.all, *self.spares] if one.number == number), None)
+
+    def order_of(self, rank: Rank) -> int:
+        """The rank of a worker in the job."""
+        return self.all.index(rank)
+
+    def name(self, rank: Rank) -> str:
+        """What a message calls a worker."""
+        if rank not in self.all:
+            return f"worker {rank.number}"
+        order = self.order_of(rank)
+        return f"rank {order}" if order == rank.number else f"rank {order} (worker {rank.number})"
 
     def codes(self) -> list[int | None]:
         """Exit codes; None for a rank that lives, or if there are no ranks yet."""
@@ -115,21 +139,46 @@ class Ranks:
 
     def start(self, rank: Rank, host: Host, job: dict[str, Any]) -> Rank:
         """Starts a process for the rank: a replacement if the others are in mid-training."""
-        self._starts += 1
         is_replacement = self.has_begun
         if is_replacement:
             self._move_log(rank.number, host)
-        self.all[rank.number] = started = Rank(
-            rank.number, rank.home, host, self._starts, is_whole=not is_replacement,
-            has_joined=not is_replacement, exit_code=None)
+        started = self._new(rank, host, is_whole=not is_replacement, has_joined=not is_replacement)
+        self.all[self.order_of(rank)] = started
         host.steps[rank.number] = rank.step if is_replacement else -1
-        host.do({"do": "start", "rank": rank.number, "serial": started.serial,
-                 "generation": self.generation, "incarnation": self.incarnation,
-                 "is_replacement": is_replacement,
-                 "job": {**job, "hosts": [one.home for one in self.all]}})
+        self._do_start(started, host, job, is_replacement)
         if is_replacement and self.decided:
             started.tell(say="decided", course="fill", **self.decided)
         return started
+
+    def start_spare(self, number: int, hosts: dict[int, Host], job: dict[str, Any]) -> bool:
+        """Starts a worker that waits for a place in the job, on the host with the fewest ranks. False if
+        there is no host."""
+        if not hosts:
+            return False
+        home, host = min(hosts.items(), key=lambda one: self.number_on(one[0]))
+        started = self._new(Rank(number, home), host, is_whole=False)
+        self.spares = [*(one for one in self.spares if one.number != number), started]
+        self._do_start(started, host, job, is_replacement=False)
+        return True
+
+    def newest_step(self) -> int:
+        """The greatest step that any rank is in."""
+        return max((rank.step for rank in self.all), default=-1)
+
+    def _new(self, rank: Rank, host: Host, **state: bool) -> Rank:
+        self._starts += 1
+        return Rank(rank.number, rank.home, host, self._starts, exit_code=None, **state)
+
+    def _do_start(self, rank: Rank, host: Host, job: dict[str, Any], is_replacement: bool) -> None:
+        there = sorted(one.number for one in [*self.all, *self.spares] if one.home == rank.home)
+        place = {"home": rank.home, "members": [one.number for one in self.all],
+                 "hosts": [one.home for one in self.all], "generation": self.generation,
+                 "incarnation": self.incarnation, "configuration": self.configuration,
+                 "can_change": self.can_change,
+                 "is_rebuilt": self.is_rebuilt}
+        host.do({"do": "start", "rank": rank.number, "serial": rank.serial,
+                 "is_replacement": is_replacement, "place": place,
+                 "job": {**job, "local": [there.index(rank.number), len(there)]}})
 
     def keep_log(self, host: Host, part: dict[str, Any]) -> None:
         """Keeps a part of the start-up log of a rank on another host."""
@@ -158,7 +207,8 @@ class Ranks:
         """All processes have ended, and start again."""
         self.generation += 1
         self.incarnation += 1
-        self.decided, self.logs, self.has_begun = {}, {}, False
+        self.decided, self.logs, self.has_begun, self.is_rebuilt = {}, {}, False, False
+        self.spares = []
         for rank in self.all:
             rank.exit_code = -1
 

@@ -10,44 +10,38 @@ from typing import Any, Self, TypeVar
 import torch
 
 from holdfast import _native
-from holdfast.checkpoint import Tiers, log_messages, run_path
+from holdfast.checkpoint import Tiers, run_path
 from holdfast.options import Failures, Layout, Resuming, Schedule, Watch, Writing, check_every
 from holdfast.options import check_groups, check_known, check_object_names
 from holdfast.rehearse.plan import places
+from holdfast.torch.elastic.member import member_of
 from holdfast.torch.loop import messages, rehearsal
 from holdfast.torch.loop.branch import Start
-from holdfast.torch.loop.closing import Closing, close_at_exit
 from holdfast.torch.loop.due_save import DueSave
 from holdfast.torch.loop.durable_steps import DurableSteps, OnDurable
 from holdfast.torch.loop.end_of_training import EndOfTraining
-from holdfast.torch.loop.job import open_job
 from holdfast.torch.loop.losses import Losses, wait_for_value
 from holdfast.torch.loop.messages import Messages
-from holdfast.torch.loop.model_changes import ModelChanges
-from holdfast.torch.loop.optimizer_hooks import hook_optimizer_steps
+from holdfast.torch.loop.parts import Given, Parts
 from holdfast.torch.loop.resume import Resume
-from holdfast.torch.loop.saves import Save, Saves
+from holdfast.torch.loop.saves import Save
 from holdfast.torch.loop.self_check import Check, check
-from holdfast.torch.loop.settle_thread import SettleThread
 from holdfast.torch.loop.step_calls import StepCalls
 from holdfast.torch.loop.step_numbers import StepNumbers, whole_number
 from holdfast.torch.loop.stop_grace import with_grace
-from holdfast.torch.loop.stopping import Stopping, memory_folder
-from holdfast.torch.loop.update_boundaries import UpdateBoundaries
-from holdfast.torch.recover.recovery import recovery_for
+from holdfast.torch.loop.stopping import memory_folder
 from holdfast.torch.state import plain_values
-from holdfast.torch.state.ddp_buckets import BucketOrders
 from holdfast.torch.state.model_tensors import Exclude
 from holdfast.torch.state.plain_values import PlainValues
 from holdfast.torch.state.report import Report
 from holdfast.torch.state.tensor_state import Models, Optimizers
-from holdfast.torch.state.training_state import TrainingState
-from holdfast.torch.watch.freeze_watch import Watched, watch_for
+from holdfast.torch.values.all_ranks import rank_in
+from holdfast.torch.watch.freeze_watch import Watched
 
 Result = TypeVar("Result")
 
 
-class Checkpointer:
+class Checkpointer(Parts):
     """Saves a training loop while it runs, and resumes it with the same bits.
 
         ck = holdfast.Checkpointer("runs/gpt", model=model, optimizer=opt, data=loader)
@@ -138,60 +132,27 @@ class Checkpointer:
                      layout=layout, **({} if watch is None else {"watch": watch}))
         check_object_names(objects or {}, [*_KEYWORDS, plain_values.KEY])
         self._run, tiers, handover = places(run_path(run), tiers, handover)
-        folder, self._values = memory_folder(handover), PlainValues()
+        self._values = PlainValues()
         named = {"scheduler": scheduler, "scaler": scaler, "ema": ema, **(objects or {}),
                  plain_values.KEY: self._values}
-        self._state = TrainingState(model, optimizer, named, data, layout, exclude)
-        self._messages = Messages(self._state.rank, verbose)
-        self._durable = DurableSteps(on_durable)
+        self._given = Given(
+            self._run, model, optimizer, named, data, scaler, every, keep, tiers, writing, resuming,
+            with_grace(failures), schedule, layout, watch, exclude, memory_folder(handover), recover)
+        self._elastic = member_of(model)
+        self._messages, self._durable = Messages(rank_in(layout.group), verbose), DurableSteps(on_durable)
         self._never_saves, self._resuming = every == "never", resuming
-        self._buckets, self._due = BucketOrders(model), DueSave()
-        self._boundaries = UpdateBoundaries(self._state.optimizers, self._state.models)
-        self._changes = ModelChanges(self._state, self._boundaries, named)
-        self.step_calls, self.pieces = StepCalls(), self._state.pieces  # for holdfast.inject
+        self.step_calls, self.report, self._stalled = StepCalls(), Report(), 0.0
         self._steps, self._group = StepNumbers(schedule.total_steps), layout.group
         self.epoch_of: Callable[[], int] | None = None  # set by an adapter that counts epochs itself
-        # resume() has returned, or the run has no steps; all that will be saved is known to the engine
-        self._run_is_checked = self._is_attached = False
-        self.report, failures, self._rehearsal = Report(), with_grace(failures), rehearsal.current()
-        self._recovery = recovery_for(recover, self._state, self._buckets, scaler, layout.group)
-        transport = self._recovery.connect()
-        job = open_job(
-            self._run, transport, every=every if isinstance(every, str) else "never", keep=keep,
-            tiers=tiers, writing=writing, failures=failures, schedule=schedule, resuming=resuming,
-            recover=self._recovery.is_active, handover=folder)
-        self._saves = Saves(job, self._state, self._buckets, keep)
-        self._watch = watch_for(watch, self._state, self._saves, self._messages)
-        self._closing = Closing(self._saves, transport, failures, self._release, self._state.rank)
-        self._stopping = Stopping(self._saves, self._closing, folder, self._before_save, self._save)
-        self._agree_on_job()
-        self._recovery.serve(self._saves, self._rejoin, self._stopping.leave)
-        self._losses = Losses(every if callable(every) else None)
-        self._hooks = hook_optimizer_steps(self._before_update, self._changes.after_update)
-        self._settle_thread = SettleThread(self._saves.settle_if_copied)
-        close_at_exit(self._closing)
+        self._losses, self._rehearsal = Losses(every if callable(every) else None), rehearsal.current()
+        if not self._elastic.attach(self):  # else this process has no place in the job yet
+            self._open()
         self._rehearsal.attach(self)
-
-    def _rejoin(self) -> None:
-        """Goes on with the job, together with the replacement of a lost rank."""
-        self._saves.live_job().rejoin()
-        self._is_attached, self._due = False, DueSave()  # the new process knows of no save that waits
-        self._watch.restart()
-        self._agree_on_job()
-
-    def _agree_on_job(self) -> None:
-        job = self._saves.live_job()
-        log_messages(job)
-        # Ranks with several optimizers, or none, may see other boundaries than their peers.
-        self._asks_all_ranks = job.any(self._boundaries.number != 1)
-        if self._recovery.is_active:
-            self._steps.agreed(saved := self._durable.agree(job))
-            self._recovery.agreed(saved)
 
     @property
     def stall(self) -> float:
         """Seconds that training has waited for saves in all, the first look included."""
-        return self._saves.stalled
+        return self._stalled + self._saves.stalled
 
     @property
     def latest_step(self) -> int | None:
@@ -230,6 +191,8 @@ class Checkpointer:
         another shape or dtype. NotFoundError if there is none of `step`, or none after steps were made.
         """
         step, initial = self._rehearsal.to_resume(step, initial)
+        if self._elastic.waits:
+            return self._elastic.join()
         start = self._recovery.resume(functools.partial(self._resume, step, initial),
                                       self._take_over)
         self._rehearsal.resumed(self, start)
@@ -294,6 +257,7 @@ class Checkpointer:
         if not self._recovery.after_step(self._step, step, loss):
             self._changes.note_whole(step)
         self.step_calls.run(step)
+        self._elastic.after_step(step)
 
     def _step(self, step: int, loss: Any) -> None:
         job = self._saves.live_job()
@@ -307,7 +271,9 @@ class Checkpointer:
         idle = self._boundaries.is_idle
         if not idle:
             self._losses.tell(job, step, loss)
+        self._elastic.ask(job)
         due = self._stopping.due(job, step, not idle) or self._rehearsal.due(step)
+        self._elastic.appoint(due)
         self._due.ask(due, last := self._steps.is_last_of_all(step))
         self._changes.note(step, last)
         if self._is_attached and self._watch.watched is not None:
@@ -433,15 +399,8 @@ class Checkpointer:
 
     def _release(self) -> None:
         self._rehearsal.detach(self)
-        self._settle_thread.close()
-        self._recovery.close()
-        self._watch.close()
-        job, self._saves.job = self._saves.live_job(), None
-        del self._stopping  # it refers to this object, which shall be freed at once
-        for hook in self._hooks:
-            hook.remove()
-        self._buckets.close()
-        log_messages(job)
+        self._elastic.release()
+        self._release_parts()
         self._messages.tell(f"{self._run}: {self._durable.summary()}, for which training waited "
                             f"{self.stall:.2g} s")
 

@@ -21,6 +21,9 @@ from holdfast.torch.data.read_batch import BatchReader, ReadTask, mix_seeds
 from holdfast.torch.data.source import Source
 
 
+_END = object()
+
+
 class BatchSampler(Sampler[list[int]]):
     """One rank's share of a Sequence, batch by batch, for a DataLoader's `batch_sampler=`.
 
@@ -69,6 +72,13 @@ class BatchSampler(Sampler[list[int]]):
             last = self._cap(last)
             yield self.sequence.share(first, last, self.rank, self.world)
             first, last = self.sequence.step(last)
+
+    def weight(self) -> float:
+        """How large the share of this rank in the next batch is, compared with an equal one."""
+        first, last = self.sequence.step(self.cursor)
+        last = self._cap(last)
+        own = self.sequence.share(first, last, self.rank, self.world)
+        return (own[1] - own[0]) * self.world / (last - first)
 
     def advance(self, batches: int = 1) -> None:
         """Moves the cursor over batches that were trained on."""
@@ -130,6 +140,11 @@ class BatchSampler(Sampler[list[int]]):
         return min(last, self.epochs * self.sequence.samples)
 
     def _check_shares(self) -> None:
+        if why := self.why_not(self.world):
+            raise ValueError(why)
+
+    def why_not(self, world: int) -> str:
+        """Why so many ranks cannot share the batches; "" if they can."""
         s = self.sequence
         sizes = [s.batch]
         if s.last == "short":
@@ -137,11 +152,10 @@ class BatchSampler(Sampler[list[int]]):
         elif s.last == "join" and isinstance(self.epochs, int):
             sizes += [(self.epochs * s.samples - self.cursor) % s.batch]
         least = min(size for size in sizes if size > 0)
-        if least < self.world:
-            raise ValueError(
-                f"data: a batch of {least} for {self.world} ranks leaves some without a sample; "
-                'expected a larger batch, last="drop" or last="join"'
-            )
+        if least >= world:
+            return ""
+        return (f"data: a batch of {least} for {world} ranks leaves some without a sample; "
+                'expected a larger batch, last="drop" or last="join"')
 
 
 class _SequenceTasks(Sampler[ReadTask]):
@@ -175,6 +189,9 @@ class _SequenceLoader(Loader):
         self._worker_seeds = torch.Generator()
         self._inner = make_torch_loader(fetch, tasks, self._worker_seeds, **options)
         self._open: int | None = None  # with "each": the epoch of a `for` that has not ended yet
+        self.weight = 1.0
+        self._follows = False  # the ranks are those of a job that may change its configuration
+        self._is_recut = False  # they are others now, and the running `for` has to follow
         self._loaded = False  # a state was loaded, and no `for` has begun since
 
     @property
@@ -188,9 +205,27 @@ class _SequenceLoader(Loader):
         return {**self.sampler.state_dict(), "open": self._open, "uncounted": self._uncounted,
                 "fingerprint": self._fingerprint}
 
+    def follow_job(self, job: Any) -> None:
+        """Reads the share of this process in that job, whatever its configuration is."""
+        self._follows = True
+        self.follow_ranks(*job.follow(self))
+        self._is_recut = False
+
+    def follow_ranks(self, rank: int, world: int) -> None:
+        """The replica that this process is part of has another number."""
+        self.sampler.rank, self.sampler.world = rank, world
+        self._is_recut = True
+
+    def why_not(self, world: int) -> str:
+        """Why so many replicas cannot share the batches; "" if they can."""
+        return self.sampler.why_not(world)
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.sampler.check_state(state)
         check_fingerprint(state, self._fingerprint)
+        if self._follows and self._is_recut and state["cursor"] == self.sampler.cursor:
+            return  # the job has changed its configuration here: the running `for` goes on
+        self._is_recut = False
         self.sampler.load_state_dict(state)
         self._uncounted = state.get("uncounted", 0)
         self._end_iteration()
@@ -227,9 +262,13 @@ class _SequenceLoader(Loader):
 
     def _counted(self, one: Pass, batches: Iterator[Any]) -> Iterator[Any]:
         first = self.sampler.cursor
-        for batch in batches:
+        while (batch := next(batches, _END)) is not _END:
+            self.weight = self.sampler.weight()
             self.sampler.advance()
             yield batch
+            if self._is_recut:  # what was read ahead is for other ranks
+                self._is_recut = False
+                batches = self._begin()
         self._open = None
         is_whole = self.sampler.epochs == "each" and first % self.sampler.sequence.samples == 0
         one.is_uncounted = is_whole and not one.is_trained
@@ -249,6 +288,7 @@ def loader(
     seeded: bool = True,
     collate_fn: Callable[[list[Any]], Any] | None = None,
     fingerprint: str | None = None,
+    elastic: Any = None,
     **options: Any,
 ) -> Loader:
     """Batches of a map-style dataset, exactly once and in one order, whatever happens.
@@ -283,13 +323,23 @@ def loader(
     fingerprint a text that names the dataset. A state of a dataset with another one is refused. By
                 default it is made of the dataset's class, its length, and parts of the arrays and
                 lists of paths that it holds; a dataset of Hugging Face has its own.
+    elastic     a holdfast.Elastic: the loader follows its configuration, in place of `rank` and
+                `world`. `loader.weight` is the factor for the loss of a replica whose share of the batch
+                is not as large as that of others.
     options     those of torch's DataLoader: num_workers, prefetch_factor, persistent_workers,
                 pin_memory, timeout, worker_init_fn, multiprocessing_context.
     """
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
         raise TypeError(f"data: {type(dataset).__name__} is a stream or has no len(); expected "
                         "samples by number, or torchdata's StatefulDataLoader")
+    if elastic is not None:
+        if rank is not None or world is not None:
+            raise ValueError("data: elastic= with rank= or world=; expected one of the two")
+        rank, world = 0, 1  # until it follows the job
     sequence = Sequence(len(dataset), batch_size, seed=seed, shuffle=shuffle, last=last)
     sampler = BatchSampler(sequence, rank=rank, world=world, epochs=epochs)
     fetch = BatchReader(dataset, collate_fn or default_collate)
-    return _SequenceLoader(fetch, sampler, seeded, fingerprint or fingerprint_of(dataset), **options)
+    made = _SequenceLoader(fetch, sampler, seeded, fingerprint or fingerprint_of(dataset), **options)
+    if elastic is not None:
+        made.follow_job(elastic)
+    return made

@@ -1,6 +1,7 @@
 """Ends the job of a Checkpointer: in order, or because an error ends the process early."""
 
 import atexit
+import contextlib
 import logging
 import sys
 import weakref
@@ -87,6 +88,24 @@ class Closing:
             job.close(timeout, alone=True, orderly=orderly)
         finally:
             self._transport.close()  # threads here that wait for other ranks give up
+            self._let_go()
+
+    def close_for_change(self, release: Callable[[], None], *, alone: bool) -> None:
+        """Closes the job in mid-training, because another one follows; `release` frees the parts of this.
+
+        A rank that is lost meanwhile is missed later: here it only makes this rank close alone.
+        """
+        self._release = release
+        if (job := self._saves.job) is not None:
+            try:
+                self._saves.settle(_AT_EXIT)
+                job.close(_AT_EXIT, alone=alone, orderly=True)
+            except Exception as error:
+                _log.warning("a change of the configuration: the job before it: %s", error)
+                with contextlib.suppress(Exception):
+                    job.close(0.0, alone=True, orderly=True)
+            if self._transport is not None:
+                self._transport.close()
             self._let_go()
 
     def _let_go(self) -> None:

@@ -37,7 +37,7 @@ class Messages:
         """TypeError if `verbose` asks for what does not exist."""
         if verbose not in (None, True, False):
             raise TypeError(f"verbose={verbose!r}; expected True, False or None")
-        self._rank = rank
+        self.rank = rank
         self._warned: set[str] = set()  # warnings that are given only once
         self._verbose = _level_from_environment() if verbose is None else verbose
 
@@ -58,7 +58,7 @@ class Messages:
     def _show(self, text: str, wanted: bool) -> None:
         if _log.isEnabledFor(logging.INFO) and _log.hasHandlers():
             _log.info("%s", text)
-        elif wanted and self._rank == 0:
+        elif wanted and self.rank == 0:
             print(f"holdfast: {text}", file=sys.stderr, flush=True)
 
 

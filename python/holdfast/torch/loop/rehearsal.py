@@ -106,11 +106,11 @@ class Rehearsal:
         for hook in self._hooks.pop(id(checkpointer), ()):
             hook.remove()
 
-    def due(self, step: int) -> tuple[bool, str] | None:
+    def due(self, step: int) -> tuple[str, str] | None:
         """Asks for the save before a kill, as the schedule asks for others."""
         kill = self._plan.kill
         wanted = kill is not None and self._plan.alone is None and kill.where != AFTER_SAVE
-        return (False, "holdfast rehearse") if wanted and step == kill.after else None
+        return ("save", "holdfast rehearse") if wanted and step == kill.after else None
 
     def to_resume(self, step: int | None, initial: Any) -> tuple[int | None, Any]:
         """The newest step, as the run of a rehearsal does not have the one that was asked for.

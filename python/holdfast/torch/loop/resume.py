@@ -14,6 +14,7 @@ from holdfast.torch.loop.saves import Saves
 from holdfast.torch.state import plain_values
 from holdfast.torch.state.ddp_buckets import BucketOrders
 from holdfast.torch.state.inner_optimizers import is_inner
+from holdfast.torch.state.peer_step import CarriedStep
 from holdfast.torch.state.report import Report
 from holdfast.torch.state.saved_names import saved_extra_names, saved_optimized, saved_transient
 from holdfast.torch.state.stateful_objects import is_internal
@@ -37,6 +38,7 @@ class Resume:
         self._strict = options.strict
         self._verify_all = options.verify == "full"
         self._tried: list[_native.SavedStep] = []  # checkpoints, the newest first
+        self._what = "resume"  # is in front of warnings
 
     def run_or_begin(self, saves: Saves, start: Start) -> _native.Restored | None:
         """Restores a checkpoint, or begins a run that has none and returns None."""
@@ -77,8 +79,19 @@ class Resume:
         for folder, why in restored.skipped:
             _log.warning("resume: %s is passed over: %s", folder, why)
         warn_of_mended(restored)
-        self._restore_what_changes_bits(restored, found)
+        self._restore_what_changes_bits(restored.objects["buckets"], found)
         return restored
+
+    def allocate(self, found: CarriedStep) -> list[_native.Piece]:
+        """Memory for the state that other ranks hold now; as run(), with finish() behind it."""
+        self._what = "change"
+        self._tried = [found]  # type: ignore[list-item]
+        return self._fit(found)  # type: ignore[arg-type]
+
+    def finish(self, found: CarriedStep) -> None:
+        """Loads the rest, when the memory is filled."""
+        self._state.load(found)  # type: ignore[arg-type]
+        self._restore_what_changes_bits(found.objects["buckets"], found)  # type: ignore[arg-type]
 
     def _allocate(self, found: _native.SavedStep) -> _native.Pieces:
         """Memory for a checkpoint, once the names and shapes are seen to fit.
@@ -86,6 +99,9 @@ class Resume:
         Called for the newest checkpoint, and for an older one if that one is damaged.
         """
         self._tried.append(found)
+        return _native.Pieces(self._fit(found))
+
+    def _fit(self, found: _native.SavedStep) -> list[_native.Piece]:
         self._state.load_diverged(found)
         self.report = compare_with_checkpoint(self._state, found)
         if self.report.reshaped or (self._strict and not self.report.exact):
@@ -93,24 +109,24 @@ class Resume:
             raise ValueError(f"{found.folder}: {self.report.refusal}"
                              f"{damaged if self._tried[1:] else ''}")
         if not self.report.exact:
-            _log.warning("resume: %s: %s", found.folder, self.report.warning)
+            _log.warning("%s: %s: %s", self._what, found.folder, self.report.warning)
             if not self._state.has_any(found):
                 raise ValueError(f"{found.folder}: none of its tensors is one of the model's; "
                                  "expected a checkpoint of this model")
-        return _native.Pieces(self._state.allocate(found))
+        return self._state.allocate(found)
 
-    def _restore_what_changes_bits(self, restored: _native.Restored,
-                                   found: _native.SavedStep) -> None:
+    def _restore_what_changes_bits(self, buckets: Any, found: _native.SavedStep) -> None:
         """Restores bucket orders, gradients and generators, and reports what is not exact."""
         inexact = self.report.inexact
         inexact += [f"buckets of {reason}"
-                    for reason in self._buckets.restore(restored.objects["buckets"])]
+                    for reason in self._buckets.restore(buckets)]
         inexact += self._state.inexact_replicas(found)
         self._state.load_gradients()
         self._state.restore_generators(found, inexact)
         inexact += self._state.inexact_gradients(found)
         for line in inexact:
-            _log.warning("resume: %s", line)
+            if self._what == "resume" or self._state.rank == 0:
+                _log.warning("%s: %s", self._what, line)
 
 
 def compare_with_checkpoint(state: TrainingState, found: _native.SavedStep) -> Report:

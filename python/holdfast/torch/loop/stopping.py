@@ -28,7 +28,7 @@ class Stopping:
         self._ctrl_c = closing.ctrl_c
         self._begin, self._save = begin, save
 
-    def due(self, job: _native.Job, step: int, updated: bool) -> tuple[bool, str] | None:
+    def due(self, job: _native.Job, step: int, updated: bool) -> tuple[str, str] | None:
         """What is due after the step, as the job decides it, or a last save after Ctrl-C."""
         self._ctrl_c.is_armed = True
         if self._ctrl_c.is_asked and not self._closing.is_alone:
@@ -36,7 +36,7 @@ class Stopping:
         due = job.due(step, updated)
         if self._ctrl_c.is_asked and self._closing.is_alone:
             # The job itself is not asked to stop: a script that catches KeyboardInterrupt may go on.
-            return due if due is not None and due[0] else (True, CTRL_C)
+            return due if due is not None and due[0] == "stop" else ("stop", CTRL_C)
         return due
 
     def stop(self, step: int, loss: Any, why: str, *, automatic: bool = False,

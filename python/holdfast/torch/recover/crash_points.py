@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 POINTS = ("gate", "committed", "step", "ending", "ended", "dropped", "met", "rejoined", "given",
-          "joined", "started", "filled")
+          "joined", "started", "filled", "change described", "change left", "change met", "change built", "change opened",
+          "change copied", "change loaded", "change committed")
 
 on_reach: Callable[[str], None] | None = None  # set by tests
 

@@ -70,6 +70,7 @@ class Groups:
         self.on_failure: Callable[[Exception], None] = _ignore  # called from any thread
         self.on_call: Callable[[str], None] = _ignore  # called before each live call
         self.on_unanswered: Callable[[Exception], None] = _ignore  # in mode replay
+        self.is_stale: Callable[[], bool] = lambda: False  # a group that is being made has no use any more
         self.failure: Exception | None = None  # why the groups are void
         self._cut_at = math.inf  # when connections were cut
         self._groups: list[SwapGroup] = []  # without those that the program has destroyed
@@ -101,6 +102,26 @@ class Groups:
     def remove(self, group: "SwapGroup") -> None:
         """The program has destroyed the group: it is not connected again after a death."""
         self._groups = [one for one in self._groups if one is not group]
+
+    def set_aside(self) -> tuple[list["SwapGroup"], int, bytes]:
+        """Forgets all groups, and how they were made. Returns what put_back() needs."""
+        kept = self._groups, self._made, self.log.set_aside()
+        self._groups, self._made = [], 0
+        return kept
+
+    def put_back(self, kept: tuple[list["SwapGroup"], int, bytes]) -> None:
+        """Has those groups again, and no others; replace() connects them."""
+        self._groups, self._made, log = kept
+        self.log.put_back(log)
+        self.is_recording = False
+
+    def begin_anew(self, prefix: str, is_stale: Callable[[], bool]) -> None:
+        """The groups that are made from now on belong to the start-up of another configuration."""
+        self._groups, self._made = [], 0
+        self.prefix, self.is_stale, self.is_recording = prefix, is_stale, True
+        self.log.set_aside()
+        with self._lock:
+            self.failure, self.mode, self._cut_at = None, "live", math.inf
 
     def describe(self) -> list[Any]:
         """The groups, for missing_group()."""
@@ -211,7 +232,7 @@ class SwapGroup(dist.ProcessGroup):
         self._old: list[tuple[dist.ProcessGroup | None, list[Call]]] = []
         self._index = groups.add(self)
         if groups.mode == "live":
-            self.connect(groups.prefix)
+            self.connect(groups.prefix, groups.is_stale)
 
     def describe(self) -> list[Any]:
         """Its name, and its ranks in the job, as plain values."""

@@ -36,10 +36,14 @@ class Link:
     def __init__(self, place: Place, on_lost: Callable[[list[int]], None],
                  waits_since: Callable[[], int]) -> None:
         """`waits_since` says since when this process waits in a collective call; 0 if it does not."""
-        self.rank, self.world, self.incarnation = place.rank, place.world, place.incarnation
+        self.slot, self.home, self.incarnation = place.slot, place.home, place.incarnation
+        # A change of the configuration may change these.
+        self.members, self.rank, self.world = place.members, place.rank, place.world
         self.hosts = place.hosts
         self.is_replacement = place.is_replacement
-        self.generation = -1 if place.is_replacement else place.generation  # that it is part of
+        self.is_joiner = place.rank < 0  # this process has no rank yet
+        self.configuration, self.is_rebuilt = place.configuration, place.is_rebuilt
+        self.generation = -1 if place.rank < 0 or place.is_replacement else place.generation  # of this process
         self.born = place.generation
         self.announced = place.generation  # the newest one that the launcher has begun
         self._page = place.page
@@ -55,6 +59,10 @@ class Link:
         self._reported = -1
         self.missing: list[int] = []  # the ranks without a process when a generation was announced
         self._patient_until = 0.0  # until then, it is no surprise to hear of no loss
+        self._change: dict[str, Any] | None = None  # the newest change that the launcher has begun
+        self._committed_change = -1  # the generation of the newest one that is the job now
+        self.answers: dict[str, dict[str, Any]] = {}  # to requests of this rank, by their ids
+        self.on_change: Callable[[], None] = _nothing  # called when a change begins
         self._news = threading.Condition()
         self._closed_at: float | None = None  # when the launcher was seen to be gone
         self._has_stopped = False  # this process has got the signal that follows from that
@@ -74,7 +82,39 @@ class Link:
     @property
     def is_unfilled(self) -> bool:
         """True in a replacement that does not have the state of the lost rank yet."""
-        return self.is_replacement and self.generation < 0
+        return (self.is_replacement or self.is_joiner) and self.generation < 0
+
+    def take_place(self, change: dict[str, Any]) -> None:
+        """This process is a rank of the generation that a change makes."""
+        self.members, self.hosts = change["members"], change["hosts"]
+        self.rank, self.world = self.members.index(self.slot), len(self.members)
+        self.generation, self.configuration, self.is_rebuilt = change["generation"], change["to"], True
+        self.missing, self._decided, self._has_to_tell_commit = [], None, True
+        os.environ.update(RANK=str(self.rank), WORLD_SIZE=str(self.world))
+
+    def await_change(self, after: int) -> dict[str, Any] | None:
+        """Waits for a change of a generation behind that one. None if a rank was lost before it."""
+        with self._news:
+            while True:
+                change = self._change
+                if change is not None and change["generation"] > after:
+                    return change
+                if self.announced > after and not self.is_joiner:
+                    return None
+                if self.is_closed:
+                    raise UnavailableError("the launcher was killed")
+                self._news.wait(1.0)
+
+    def await_commit(self, generation: int) -> bool:
+        """Waits until the change of that generation is the job. False if it has failed."""
+        with self._news:
+            while self._committed_change != generation:
+                if self.announced != generation:
+                    return False
+                if self.is_closed:
+                    raise UnavailableError("the launcher was killed during a change")
+                self._news.wait(1.0)
+        return True
 
     def is_stale(self, generation: int) -> bool:
         """True if that generation will never be complete: another one has begun, or there was no
@@ -189,9 +229,9 @@ class Link:
             for message in messages:
                 self._hear(message)
         self._close()
-        if self.hosts[self.rank] != 0:
+        if self.home != 0:
             # The launcher of host 0 decides what becomes of this rank, if it hears of this.
-            without_launcher.tell_orphaned(self.rank)
+            without_launcher.tell_orphaned(self.slot)
             time.sleep(_ORPHANED)
         self._stop_without_launcher()
 
@@ -215,7 +255,13 @@ class Link:
         if kind == "event":
             return self.events.put(**message)
         with self._news:
-            if kind == "lost":
+            if kind == "change":
+                self._change, self.announced = message, message["generation"]
+            elif kind == "change_committed":
+                self._committed_change = message["generation"]
+            elif kind in ("can_change", "cannot_change"):
+                self.answers[message["id"]] = {"kind": kind, **message}
+            elif kind == "lost":
                 self.announced, self.missing = message["generation"], message["ranks"]
             elif kind == "decided":
                 self._decided = message
@@ -226,8 +272,13 @@ class Link:
             self._news.notify_all()
         if kind == "lost":
             self._on_lost(message["ranks"])
+        elif kind == "change":
+            self.on_change()
 
     def _close(self) -> None:
         with self._news:
             self._closed_at = self._closed_at or time.monotonic()
             self._news.notify_all()
+
+
+def _nothing() -> None: ...

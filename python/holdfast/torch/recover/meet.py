@@ -4,6 +4,7 @@ import hashlib
 import os
 import time
 from datetime import timedelta
+from typing import Any
 
 import torch.distributed as dist
 
@@ -22,28 +23,45 @@ def meet(link: Link, generation: int) -> TcpTransport:
 
     UnavailableError if the launcher begins a newer generation meanwhile.
     """
+    transport = _meet(link, "address", generation, link.rank, link.world,
+                      is_local=len(set(link.hosts)) == 1)
+    link.say("met", generation=generation)
+    return transport
+
+
+def meet_all(link: Link, change: dict[str, Any]) -> TcpTransport:
+    """A transport between all workers that take part in a change of the configuration.
+
+    Fails as meet() does.
+    """
+    workers = change["participants"]
+    return _meet(link, "change", change["generation"], workers.index(link.slot), len(workers),
+                 is_local=change["is_local"])
+
+
+def _meet(link: Link, what: str, generation: int, number: int, of: int, *,
+          is_local: bool) -> TcpTransport:
     store = dist.PrefixStore(f"holdfast/{link.incarnation}.{generation}",
                              connect_to_store(timedelta(seconds=_CONNECT)))
-    transport = TcpTransport(link.rank, link.world, token=_token(link, generation),
-                             host=_own_address(link))
-    store.set(f"address/{link.rank}", transport.address)
-    keys = [f"address/{rank}" for rank in range(link.world)]
+    transport = TcpTransport(number, of, token=_token(link, f"{generation}/{what}"),
+                             host=_own_address(is_local))
+    store.set(f"{what}/{number}", transport.address)
+    keys = [f"{what}/{other}" for other in range(of)]
     while not store.check(keys):
         if link.is_stale(generation):
             raise UnavailableError("a rank was lost while ranks met again")
         time.sleep(_LOOK)
     transport.connect([store.get(key).decode() for key in keys], _CONNECT)
-    link.say("met", generation=generation)
     return transport
 
 
-def _own_address(link: Link) -> str:
-    if len(set(link.hosts)) == 1:
+def _own_address(is_local: bool) -> str:
+    if is_local:
         return "127.0.0.1"
     return os.environ.get("HOLDFAST_HOST") or own_address_to(os.environ["MASTER_ADDR"])
 
 
-def _token(link: Link, generation: int) -> bytes:
+def _token(link: Link, generation: str) -> bytes:
     """What the ranks of a generation prove to each other to know.
 
     A process of an older generation does not know it, so it cannot disturb this one.

@@ -85,7 +85,7 @@ class Membership:
         """The transport of the first generation, or of the one that a replacement joins."""
         if self.link.world == 1:
             return None
-        generation = self.link.announced
+        generation = self.link.generation  # a newer one may have been announced meanwhile
         if self.is_replacement:
             self.link.say("started")
             reach("started")

@@ -26,6 +26,8 @@ class PlainSteps:
     def resume(self, resume: Callable[[], tuple[int, bool]], take_over: Callable[[int], int]) -> int:
         return resume()[0]
 
+    def begin_after(self, step: int) -> None: ...
+
     def run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         return function(*args, **kwargs)
 

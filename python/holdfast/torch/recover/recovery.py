@@ -71,6 +71,12 @@ class Recovery:
         self._link.note_start(start, in_memory=in_memory)
         return start
 
+    def begin_after(self, step: int) -> None:
+        """Begins behind that step, whose state the rank has got in a change of the configuration."""
+        self._membership.trail.resumed(step)
+        self._link.note_start(step + 1)
+        self._link.note_step(step + 1)
+
     def run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Makes a step, as often as it takes."""
         return self._steps.run(function, args, kwargs)

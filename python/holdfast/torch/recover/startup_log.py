@@ -42,6 +42,20 @@ class StartupLog:
         """True if nothing more is added: the rank cannot be replaced then."""
         return self._at > _FULL
 
+    def set_aside(self) -> bytes:
+        """Forgets all calls, because the job begins anew for another configuration; returns the log."""
+        log = os.pread(self._file, os.fstat(self._file).st_size, 0)
+        self.put_back(b"")
+        return log
+
+    def put_back(self, log: bytes) -> None:
+        """Goes back to that log."""
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, log, 0)
+        self._at = len(log)
+        self.unanswered.clear()
+        self._unwritten.clear()
+
     def record(self, group: int, name: str, outputs: list[torch.Tensor]) -> None:
         """Adds what a call has returned."""
         self.reserve(group, name, outputs)()

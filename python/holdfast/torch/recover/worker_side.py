@@ -29,13 +29,15 @@ class WorkerSide:
         self.groups = Groups(StartupLog(place.log), f"{place.incarnation}.{place.generation}")
         if place.is_replacement:
             self.groups.mode = "replay"
+        elif place.rank < 0:
+            self.groups.mode = "silent"
         self.has_checkpointer = False  # this process has made a Checkpointer
         self.is_closed = False  # that Checkpointer is closed, or closes
         self._listeners: weakref.WeakSet[Any] = weakref.WeakSet()
         self.groups.on_failure = self._on_failure
         self.link = Link(place, self._on_lost, self.groups.waits_since)
         self.groups.log.on_full = self._on_full_log
-        if place.world > 1:  # a job's only rank is not replaced
+        if place.world > 1 or place.can_change:  # a job's only rank is not replaced
             install(self.groups)
             ddp_start.install(self.groups.log)
             pipelines.install(self.groups, is_replacement=place.is_replacement)
@@ -52,13 +54,17 @@ class WorkerSide:
         """Ends what tell_losses_to() began."""
         self._listeners.discard(listener)
 
-    def _on_lost(self, ranks: list[int]) -> None:
+    def interrupt(self, why: Exception) -> None:
+        """Ends what waits for other ranks, from any thread."""
         for listener in list(self._listeners):
             listener.on_lost()
+        self.groups.break_off(why)
+
+    def _on_lost(self, ranks: list[int]) -> None:
         if self.is_closed:
             # The launcher had not heard of it, and waits for this rank to meet a replacement.
             self.link.say("restart", why=AFTER_CLOSE)
-        self.groups.break_off(RuntimeError(f"rank {', '.join(map(str, ranks))} died"))
+        self.interrupt(RuntimeError(f"rank {', '.join(map(str, ranks))} died"))
 
     def _on_failure(self, why: Exception) -> None:
         """A collective call has failed. Raises Interrupted if that ends the training here."""

@@ -23,6 +23,7 @@ class OptimizerStates:
 
     def __init__(self, keyed: list[tuple[str, Optimizer]],
                  entry_of: Callable[[torch.Tensor], Entry | None]) -> None:
+        self._given = [optimizer for _, optimizer in keyed]
         self.keyed = with_own_states(keyed)
         self._find = entry_of
         self._group_names: dict[tuple[str, int], tuple[list[torch.Tensor], list[str]]] = {}
@@ -50,6 +51,13 @@ class OptimizerStates:
         for key, optimizer in self.keyed:
             for group in optimizer.param_groups:
                 yield key, group, self._prefixes_in(key, group)
+
+    def groups_of_parameters(self) -> list[dict[str, int]]:
+        """The number of the group of each parameter by all its names, for each optimizer."""
+        return [{name: number for number, group in enumerate(optimizer.param_groups)
+                 for parameter in group["params"]
+                 for entry in [self.entry_of(parameter)] for name in (entry.name, *entry.aliases)}
+                for optimizer in self._given]
 
     def options(self) -> list[Any]:
         """The options of all groups, as plain values."""

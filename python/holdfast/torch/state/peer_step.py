@@ -11,8 +11,10 @@ from typing import Any
 import torch
 
 from holdfast import Dtype, parse_dtype
+from holdfast.torch.data.read_batch import seed_all
 from holdfast.torch.state import gradients
 from holdfast.torch.state.piece import Piece
+from holdfast.torch.values import generators
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,25 @@ class PeerStep:
     objects: dict[str, Any]
     rank_objects: list[dict[str, Any]]
     folder: str = "the other ranks"
+
+
+@dataclass
+class CarriedStep(PeerStep):
+    """The state of all ranks before the change, with the attributes that a checkpoint's has."""
+
+    own: dict[str, Any] | None = None  # the objects of the process whose place this rank has now
+    seed: int = 0  # of a place that no rank had before
+    is_mine: bool = False  # `own` are those of this very process
+
+    def restore_generators(self, inexact: list[str], extra: Mapping[str, Any]) -> None:
+        """Gives this process the random generators of its place in the configuration."""
+        if self.own is None:
+            inexact.append("generators: this place in the configuration is new, so they are seeded anew")
+            torch.manual_seed(self.seed)
+            seed_all(self.seed)
+        elif not self.is_mine:
+            inexact += [line for line in generators.restore(self.own["generators"], extra)
+                        if line not in inexact]
 
 
 @dataclass

@@ -28,6 +28,7 @@ from holdfast.torch.state.module_names import by_key
 from holdfast.torch.state.object_groups import generators_in, holds_only_generators
 from holdfast.torch.state.param_groups import merge_optimizer_objects
 from holdfast.torch.state.live_buffers import LiveBuffers
+from holdfast.torch.state.peer_step import CarriedStep
 from holdfast.torch.state.peer_state import PeerState
 from holdfast.torch.state.piece import Piece
 from holdfast.torch.state.saved_generators import SavedGenerators, inexact_generators
@@ -180,6 +181,21 @@ class TrainingState:
         """Parameters and slots, which nothing writes to between updates, with their saved names."""
         return [(piece, self._capture.saved_name(piece)) for piece in self._tensors.pieces()
                 if piece.kind in ("parameter", "slot")]
+
+    def saved_pieces(self) -> list[tuple[Piece, str]]:
+        """All that this rank saves, and the names that it has in a checkpoint."""
+        made = [(piece, self._capture.saved_name(piece)) for piece in self._tensors.pieces()
+                if self._capture.saves(piece)]
+        others = [(piece, self._objects.is_rank_own(one)) for one in self._objects.to_save
+                  for piece in one.capture()[1]]
+        if self._extra.all_names:
+            others += [(piece, True) for piece in self._extra.capture()[1]]
+        return made + [(piece, self._capture.object_name(piece, is_own)) for piece, is_own in others
+                       if self._capture.saves(piece)]
+
+    def groups_of_parameters(self) -> list[dict[str, int]]:
+        """The number of the group that each parameter is in, by all its names, for each optimizer."""
+        return self._tensors.optimizers.groups_of_parameters()
 
     def copy_at_once(self, names: Iterable[str], not_more: Iterable[str] = ()) -> None:
         """From now on, save() itself copies these tensors: something writes to them later.
@@ -400,6 +416,8 @@ class TrainingState:
         """
         self._restore_comm_hooks(found)
         inexact += [*self._objects.notes.values(), *self._notes.values()]
+        if isinstance(found, CarriedStep):
+            return found.restore_generators(inexact, self.generators)
         if len(found.rank_objects) != self._world:
             inexact.append(f"generators: {len(found.rank_objects)} ranks saved theirs, and now there "
                            f"are {self._world}: none is restored, so random numbers differ")

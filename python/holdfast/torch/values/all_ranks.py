@@ -17,3 +17,8 @@ def all_ranks(value: Any, group: Any = None) -> list[Any]:
     if world > 1:
         dist.all_gather_object(values, value, group)
     return values
+
+
+def rank_in(group: Any = None) -> int:
+    """The number of this process in the group, or in the job; 0 without a process group."""
+    return dist.get_rank(group) if dist.is_available() and dist.is_initialized() else 0

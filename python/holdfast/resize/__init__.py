@@ -1,0 +1,1 @@
+"""Requests to a job that runs, for another configuration: `holdfast resize`."""

@@ -1,0 +1,126 @@
+"""The program behind `holdfast resize`."""
+
+import argparse
+import json
+import sys
+import time
+from typing import Any, NoReturn
+
+from holdfast.checkpoint import run_path
+from holdfast.errors import NotFoundError
+from holdfast.resize.control import Control
+
+DONE, FAILED, WRONG_CALL, NOTHING_FOUND = 0, 1, 2, 4
+
+_LOOK = 0.1  # seconds
+_TO_ANSWER = 20.0  # seconds for a job to say that it has a request
+
+_EXAMPLES = """examples:
+  holdfast resize runs/gpt                             the configuration that the job has
+  holdfast resize runs/gpt --to tp=1,pp=2,dp=2
+  holdfast resize runs/gpt --to dp=3 --avoid 0         on other workers than the first
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Says what is wrong, in one sentence."""
+        print(f"holdfast: resize: {message}", file=sys.stderr)
+        sys.exit(WRONG_CALL)
+
+
+def main() -> int:
+    """Asks the job, waits for its answer, and returns the exit code."""
+    given = _parser().parse_args()
+    if given.timeout <= 0:
+        print(f"holdfast: resize: --timeout {given.timeout:g}; expected more than 0", file=sys.stderr)
+        return WRONG_CALL
+    control = Control(run_path(given.run))
+    try:
+        if given.to is None and not given.avoid:
+            return _show(control, given)
+        answer = _ask(control, given)
+    except NotFoundError as error:
+        return _fail(str(error), given.json, NOTHING_FOUND)
+    except KeyboardInterrupt:
+        return 130
+    if answer["state"] != "made":
+        return _fail(answer.get("why") or "the job has not answered", given.json, FAILED, answer)
+    print(json.dumps(answer) if given.json else text_of(answer))
+    return DONE
+
+
+def text_of(answer: dict[str, Any]) -> str:
+    """What a change was, for people."""
+    phases = " ".join(f"{name} {took:.2f}" for name, took in answer["seconds"].items())
+    return (f"{answer['old']} -> {answer['to']} on workers {' '.join(map(str, answer['workers']))}, after step "
+            f"{answer['step']}\nstood still {answer['stood_still']:.2f} s ({phases}), "
+            f"{answer['moved'] / 1e6:.1f} MB moved; {answer['seals']} seals equal")
+
+
+def _ask(control: Control, given: argparse.Namespace) -> dict[str, Any]:
+    id = control.request(to=given.to or "", avoid=given.avoid)
+    began, said = time.monotonic(), ""
+    try:
+        while True:
+            answer = control.read_answer(id)
+            if answer is not None and answer["state"] in ("made", "refused"):
+                return answer
+            waited = time.monotonic() - began
+            if answer is None and waited > _TO_ANSWER:
+                raise NotFoundError(f"{given.run}: its job does not answer; expected a training with "
+                                    "holdfast.Elastic under holdfast launch, which makes steps")
+            if waited > given.timeout:
+                return {"state": "refused", "why": f"the job has not changed after {given.timeout:g} s; it "
+                                                   "may still do so"}
+            said = _tell_state(answer, said, quiet=given.json)
+            time.sleep(_LOOK)
+    finally:
+        control.take_back(id)
+
+
+def _tell_state(answer: dict[str, Any] | None, said: str, *, quiet: bool) -> str:
+    """Says on the terminal what the job is about to do, once."""
+    texts = {"asked": "waiting for workers", "waits": "waiting for the end of a step"}
+    text = texts.get(answer["state"], "") if answer else "waiting for the job"
+    if text != said and not quiet and sys.stderr.isatty():
+        print(f"holdfast: {text}", file=sys.stderr)
+    return text
+
+
+def _show(control: Control, given: argparse.Namespace) -> int:
+    now = control.configuration()
+    if given.json:
+        print(json.dumps(now))
+    else:
+        print(f"{now['to']} on workers {' '.join(map(str, now['workers']))}, since step {now['step']}")
+    return DONE
+
+
+def _fail(why: str, as_json: bool, code: int, answer: dict[str, Any] | None = None) -> int:
+    print(f"holdfast: {why}", file=sys.stderr)
+    if as_json:
+        print(json.dumps({**(answer or {}), "error": why, "code": code}))
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="holdfast resize", epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        description="Changes TP x PP x DP of a training that runs under holdfast launch with "
+                    "holdfast.Elastic. All processes live on, and every tensor keeps its bits. If the "
+                    "change fails, the training goes on as it was.")
+    parser.add_argument("run", help="the run directory of the training")
+    parser.add_argument("--to", metavar="CONFIGURATION",
+                        help="tp=2,pp=2,dp=1: an axis that is not named is 1 (default: as it is now)")
+    parser.add_argument("--avoid", metavar="WORKER", type=int, action="append", default=[],
+                        help="a worker that shall have no part in the job any more; may be repeated")
+    parser.add_argument("--timeout", metavar="SECONDS", type=float, default=600.0,
+                        help="how long to wait for the change (default: 600)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""The folder RUN/control, through which a job that runs is asked for another configuration.
+
+    request-ID.json   what is asked for; written under another name and renamed, so that it is whole
+    answer-ID.json    how far it is, by the job: "asked", "waits", "made" or "refused"
+    now.json          the configuration that the job has, its workers, and since which step
+
+All are small JSON objects. A request names the epoch of the job that it is for, so that a job that is
+started later does not carry it out.
+"""
+
+import json
+import os
+import secrets
+import time
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import NotFoundError
+
+_MOST = 1 << 16  # bytes of a request
+_OLD = 3600.0  # seconds after which answers are removed
+
+
+class Control:
+    """The folder of one run."""
+
+    def __init__(self, run: str | os.PathLike[str]) -> None:
+        self._run = Path(run)
+        self._folder = self._run / "control"
+
+    def epoch(self) -> int:
+        """The epoch of the job that has the run. NotFoundError if there is none."""
+        try:
+            owner = json.loads((self._run / "owner.json").read_bytes())
+            if not owner["released"] and _lives(owner):
+                return int(owner["epoch"])
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+        raise NotFoundError(f"{self._run}: no job has it; expected a run whose training is under way")
+
+    def request(self, **wanted: Any) -> str:
+        """Asks the job; returns the id of the request."""
+        id = secrets.token_hex(8)
+        self._write(f"request-{id}.json", {"id": id, "epoch": self.epoch(), **wanted})
+        return id
+
+    def take_back(self, id: str) -> None:
+        """The request is not wanted any more, unless it has been taken."""
+        (self._folder / f"request-{id}.json").unlink(missing_ok=True)
+
+    def requests(self) -> list[dict[str, Any]]:
+        """Takes the requests that are there, the oldest first; those that are none are dropped."""
+        found = []
+        for path in sorted(self._paths("request-"), key=_age):
+            try:
+                with path.open("rb") as file:
+                    one = json.loads(file.read(_MOST))
+                path.unlink()
+                if isinstance(one, dict) and isinstance(one.get("id"), str) and one["id"].isalnum():
+                    found.append(one)
+            except (OSError, ValueError):
+                path.unlink(missing_ok=True)
+        return found
+
+    def answer(self, id: str, state: str, **more: Any) -> None:
+        """Says how far a request is."""
+        for path in self._paths("answer-"):
+            if time.time() - _age(path) > _OLD:
+                path.unlink(missing_ok=True)
+        self._write(f"answer-{id}.json", {"id": id, "state": state, **more})
+
+    def read_answer(self, id: str) -> dict[str, Any] | None:
+        """How far it is; None if the job has not said anything yet."""
+        try:
+            answer = json.loads((self._folder / f"answer-{id}.json").read_bytes())
+            return answer if isinstance(answer, dict) else None
+        except (OSError, ValueError):
+            return None
+
+    def note(self, to: str, workers: list[int], step: int) -> None:
+        """Notes the configuration that the job has."""
+        self._write("now.json", {"to": to, "workers": workers, "step": step, "epoch": self.epoch()})
+
+    def configuration(self) -> dict[str, Any]:
+        """What note() has noted last. NotFoundError if the job that has the run has noted nothing."""
+        try:
+            now = json.loads((self._folder / "now.json").read_bytes())
+        except (OSError, ValueError):
+            now = {}
+        if not isinstance(now, dict) or now.get("epoch") != self.epoch():
+            raise NotFoundError(f"{self._run}: its job cannot change its configuration; expected "
+                                "holdfast.Elastic, and holdfast launch")
+        return now
+
+    def _paths(self, start: str) -> list[Path]:
+        try:
+            return [one for one in self._folder.iterdir() if one.name.startswith(start)]
+        except OSError:
+            return []
+
+    def _write(self, name: str, value: dict[str, Any]) -> None:
+        self._folder.mkdir(exist_ok=True)
+        temporary = self._folder / f".{name}.{secrets.token_hex(4)}"
+        temporary.write_text(json.dumps(value))
+        temporary.rename(self._folder / name)
+
+
+def _lives(owner: dict[str, Any]) -> bool:
+    """False if the process that owns the run was on this machine, and is gone."""
+    if owner["boot"] != Path("/proc/sys/kernel/random/boot_id").read_text().strip():
+        return True
+    try:
+        after_name = Path(f"/proc/{owner['pid']}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return False
+    return int(after_name[19]) == owner["started"]
+
+
+def _age(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0

@@ -1,0 +1,1 @@
+"""Changes of TP x PP x DP of a job whose processes live."""

@@ -1,0 +1,63 @@
+"""The state of a job while its configuration changes: what each rank held before, and what that is of."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from holdfast import _native
+from holdfast.torch.data.read_batch import mix_seeds
+from holdfast.torch.elastic.parallel import Parallel
+from holdfast.torch.state.peer_step import CarriedStep, PeerTensor, describe
+
+
+@dataclass
+class CarriedState:
+    """What this process held before the change; a process that joins holds nothing."""
+
+    pieces: list[_native.Piece] = field(default_factory=list)
+    told: dict[str, Any] | None = None  # for the other ranks, as plain values
+    members: list[int] = field(default_factory=list)  # the workers that were ranks, by rank
+    held: list[torch.Tensor] = field(default_factory=list)  # keeps the memory of the pieces
+
+    def is_of(self, to: str, members: list[int]) -> bool:
+        """True if that is the configuration before, with the same workers."""
+        return self.told is not None and self.told["parallel"] == to and self.members == members
+
+    @classmethod
+    def of(cls, checkpointer: Any, step: int, parallel: Parallel, members: list[int]) -> "CarriedState":
+        """What this rank has after that step. The job need not be open any more when it is used."""
+        state, captured = checkpointer._state, checkpointer._look()
+        pieces = state.saved_pieces()
+        told = {"step": step, "tensors": [describe(piece, name) for piece, name in pieces],
+                "objects": captured.objects, "rank objects": captured.rank_objects,
+                "groups": state.groups_of_parameters(), "parallel": str(parallel), "rank": state.rank,
+                "seed": torch.initial_seed() % (1 << 62)}
+        return cls(state.describe(pieces), told, members, [piece.tensor for piece, _ in pieces])
+
+
+def join_told(told: list[Any], parallel: Parallel, rank: int, before: int | None) -> CarriedStep:
+    """The state that all participants have told of, for a rank of the new configuration.
+
+    `before` is the rank that this process had; None if it had none.
+    """
+    holders = sorted((one for one in told if one), key=lambda one: one["rank"])
+    first = holders[0]
+    old = Parallel.parse(first["parallel"])
+    tensors = {one[0]: one for holder in holders for one in holder["tensors"]}
+    place = parallel.coordinates(rank)
+    # A place means the same as before if the model is cut in the same way.
+    seed = mix_seeds(mix_seeds(first["seed"], first["step"]), place[0] << 32 | place[1])
+    is_alike = (old.pp, old.tp) == (parallel.pp, parallel.tp)
+    own = next((one for one in holders if is_alike and old.coordinates(one["rank"]) == place), None)
+    return CarriedStep(
+        first["step"], [PeerTensor.of(one) for one in tensors.values()], first["objects"],
+        [one["rank objects"] for one in holders], own=None if own is None else own["rank objects"],
+        seed=seed, is_mine=own is not None and own["rank"] == before)
+
+
+def merged_groups(told: list[Any]) -> list[dict[str, int]]:
+    """The group of each parameter by its names, for each optimizer, as any rank knows it."""
+    ranks = [one["groups"] for one in told if one]
+    return [{name: group for groups in of_one for name, group in groups.items()}
+            for of_one in zip(*ranks, strict=True)]

@@ -1,0 +1,194 @@
+"""One change of the configuration, as one worker makes it (launch/changes.py has the launcher's part).
+
+    1. All ranks have stopped after the same step, and say so.
+    2. The launcher begins a generation. Each worker closes the job of the old one, and sets its process
+       groups aside. The old model, its groups and its optimizer states stay as they are until 7.
+    3. All that take part connect to each other, and tell what they hold.
+    4. The members of the generation make process groups and a mesh, and build the model for it without
+       memory of its own; the optimizers get its parameters, and the job is opened for it.
+    5. Every byte moves from where it is to where it belongs (change_layout). All tensors are sealed
+       before and after, and the seals must be equal.
+    6. Plain values are loaded: options of groups, schedulers, the position in the data.
+    7. Each worker says that it is done. When the launcher has heard that of all, the generation is the
+       job.   <- the commit point
+    8. The old state is let go. A worker that is no rank any more ends.
+
+What fails before 7, on any worker, leads to another attempt with the same old state. If all ranks of
+before live, it leads back: they connect the old groups again and take the old model, which nobody has
+touched. Otherwise it is made from 3 on, for a configuration of those that are left. What fails in that,
+too, makes all ranks start again from the newest checkpoint.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from holdfast import _native
+from holdfast.errors import Interrupted, UnavailableError
+from holdfast.torch.elastic.carried_state import CarriedState, join_told, merged_groups
+from holdfast.torch.elastic.parallel import Parallel
+from holdfast.torch.loop.cuda_stream import current_stream
+from holdfast.torch.recover.crash_points import reach
+from holdfast.torch.recover.meet import meet_all
+from holdfast.torch.recover.peers import tell
+from holdfast.torch.recover.worker_side import WorkerSide, wait_for_end
+
+_log = logging.getLogger("holdfast")
+
+_PATIENCE = 600.0  # seconds that workers wait for each other in an attempt
+
+PHASES = ("left", "met", "built", "opened", "copied", "loaded", "committed")
+
+
+class Actor(Protocol):
+    """What a change has done in its process."""
+
+    def set_aside(self) -> None: ...
+
+    def go_back(self, prefix: str, is_stale: Callable[[], bool]) -> None: ...
+
+    def rebuild(self, parallel: Parallel) -> None: ...
+
+    def open(self, optimizer_groups: list[dict[str, int]]) -> Any: ...
+
+    def undo(self) -> None: ...
+
+
+class Change:
+    """A change under way."""
+
+    def __init__(self, side: WorkerSide, member: Actor, carried: CarriedState) -> None:
+        self._side, self._link, self._groups = side, side.link, side.groups
+        self._member, self._carried = member, carried
+        self._transport: _native.TcpTransport | None = None
+        self.seconds: dict[str, float] = {}  # of each phase
+        self._last = time.perf_counter()
+        self.moved: _native.Exchanged | None = None
+        self.why = ""  # why it has led back
+        self.step = -1  # the step behind which it is made
+
+    def make(self, decided: dict[str, Any]) -> dict[str, Any] | None:
+        """Makes attempts until one is committed, and returns what the launcher said of it.
+
+        None if this worker has no part in it any more, because an attempt has failed.
+        """
+        self._link.on_change = self._interrupt
+        try:
+            while self._link.slot in decided["participants"]:
+                generation, self.why = decided["generation"], decided["why"] or self.why
+                if self._is_made(decided) and self._link.await_commit(generation):
+                    self._reach("committed")
+                    return decided
+                self._member.undo()
+                newer = self._link.await_change(generation)
+                if newer is None:  # not a change, but all ranks start again
+                    wait_for_end()
+                decided = newer
+            return None
+        finally:
+            self._close()
+            self._link.on_change = _nothing
+
+    def _is_made(self, decided: dict[str, Any]) -> bool:
+        """Makes one attempt. False if it has failed; the launcher has heard why."""
+        try:
+            self._attempt(decided)
+        except (Exception, Interrupted) as error:
+            _log.debug("an attempt to change the configuration", exc_info=True)
+            if self._link.announced == decided["generation"]:
+                self._link.say("change", what="unchanged", generation=decided["generation"],
+                               why=_in_a_line(error))
+            return False
+        finally:
+            self._groups.may_repeat = False
+            self._close()
+        self._link.say("change", what="changed", generation=decided["generation"])
+        return True
+
+    def _attempt(self, decided: dict[str, Any]) -> None:
+        self._last = time.perf_counter()
+        if self._carried.is_of(decided["to"], decided["members"]):
+            return self._go_back(decided)
+        self._member.set_aside()
+        self._reach("left")
+        self._transport = meet_all(self._link, decided)
+        told = tell(self._transport, self._carried.told or {})
+        self._reach("met")
+        new, finish = [], _nothing
+        before = None if self._carried.told is None else self._carried.told["rank"]
+        if self._link.slot in decided["members"]:
+            new, finish = self._become_member(decided, told, before)
+        self._check(decided)
+        self.moved = _native.change_layout(
+            self._transport, _native.Pieces(self._carried.pieces), _native.Pieces(new), _PATIENCE,
+            True, current_stream())
+        self._reach("copied")
+        finish()
+        self._check(decided)
+        self._reach("loaded")
+
+    def _become_member(self, decided: dict[str, Any], told: list[Any], before: int | None) -> Any:
+        """The new pieces of this rank, and what is to be called when they are filled."""
+        parallel = Parallel.parse(decided["to"])
+        self._link.take_place(decided)
+        self._groups.begin_anew(self._prefix(decided), lambda: self._link.is_stale(decided["generation"]))
+        self._groups.may_repeat = True  # a call that fails is void, and the attempt fails behind it
+        self._member.rebuild(parallel)
+        self._check(decided)
+        self._reach("built")
+        with self._groups.unrecorded():
+            resume = self._member.open(merged_groups(told))
+            found = join_told(told, parallel, self._link.rank, before)
+            self.step, new = found.step, resume.allocate(found)
+        self._check(decided)
+        self._reach("opened")
+
+        def finish() -> None:
+            with self._groups.unrecorded():
+                resume.finish(found)
+
+        return new, finish
+
+    def _go_back(self, decided: dict[str, Any]) -> None:
+        """All ranks of before are there: they go on with what they had."""
+        self._link.take_place(decided)
+        self._member.go_back(self._prefix(decided), lambda: self._link.is_stale(decided["generation"]))
+        assert self._carried.told is not None
+        self.step = self._carried.told["step"]
+        self._check(decided)
+
+    def _prefix(self, decided: dict[str, Any]) -> str:
+        return f"{self._link.incarnation}.{decided['generation']}"
+
+    def _check(self, decided: dict[str, Any]) -> None:
+        """UnavailableError if the attempt cannot succeed any more."""
+        if self._groups.failure is not None:
+            raise self._groups.failure
+        if self._link.is_stale(decided["generation"]):
+            raise UnavailableError("a worker was lost during a change")
+
+    def _interrupt(self) -> None:
+        """Called by another thread: the attempt has failed elsewhere, so that nothing waits for it."""
+        transport = self._transport  # the thread that trains may forget it at any time
+        if transport is not None:
+            self._side.interrupt(UnavailableError("a change has failed on another worker"))
+            transport.close()
+
+    def _close(self) -> None:
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.close()
+
+    def _reach(self, phase: str) -> None:
+        """Notes how long a phase took; a test may end the process here."""
+        now = time.perf_counter()
+        self.seconds[phase], self._last = now - self._last, now
+        reach(f"change {phase}")
+
+
+def _in_a_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+
+
+def _nothing() -> None: ...

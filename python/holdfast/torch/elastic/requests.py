@@ -1,0 +1,91 @@
+"""Requests for another configuration, on rank 0: a thread looks for them while training goes on."""
+
+import contextlib
+import secrets
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.errors import NotFoundError
+from holdfast.resize.control import Control
+from holdfast.torch.elastic.change import Change
+from holdfast.torch.elastic.parallel import Parallel
+from holdfast.torch.recover.link import Link
+
+_LOOK = 0.2  # seconds between two looks
+
+
+class Requests:
+    """Asks the launcher for the workers of a request, and says when they are there."""
+
+    def __init__(self, control: Control, link: Link, now: Parallel,
+                 why_not: Callable[[Parallel], str]) -> None:
+        self._control, self._link, self._now, self._why_not = control, link, now, why_not
+        self._ready = ""  # the request whose workers are all there
+        self._asked: set[str] = set()  # ids of requests that the launcher has not answered yet
+        self._own: list[dict[str, Any]] = []  # requests of the program itself
+        self._end = threading.Event()
+        threading.Thread(target=self._look_often, name="holdfast-resize", daemon=True).start()
+
+    def ask(self, to: str) -> None:
+        """The program itself asks."""
+        self._own.append({"id": secrets.token_hex(8), "to": to, "is_own": True})
+
+    def take_ready(self) -> str:
+        """The request for which all ranks may stop now; once. "" if there is none."""
+        ready, self._ready = self._ready, ""
+        return ready
+
+    def answer(self, change: Change, made: dict[str, Any], old: Parallel | None, took: float) -> None:
+        """Says how a change has ended."""
+        moved = change.moved
+        self._control.answer(
+            made["request"], "refused" if change.why else "made", why=change.why, old=str(old or ""),
+            to=made["to"], workers=made["members"], step=change.step, stood_still=took,
+            seconds=change.seconds, moved=0 if moved is None else moved.moved,
+            seals=0 if moved is None else moved.seals)
+
+    def note(self, workers: list[int], step: int) -> None:
+        """Notes the configuration that the job has, for whoever asks."""
+        with contextlib.suppress(OSError, NotFoundError):
+            self._control.note(str(self._now), workers, step)
+
+    def close(self) -> None:
+        """The job has another configuration, or ends."""
+        self._end.set()
+
+    def _look_often(self) -> None:
+        while not self._end.wait(_LOOK) and not self._link.is_closed:
+            own, self._own = self._own, []
+            for one in [*own, *self._control.requests()]:
+                self._take(one)
+            for id in list(self._asked):
+                self._hear(id)
+
+    def _take(self, wanted: dict[str, Any]) -> None:
+        """Asks the launcher, unless the request cannot be carried out."""
+        id = wanted["id"]
+        try:
+            if not wanted.get("is_own") and wanted.get("epoch") != self._control.epoch():
+                raise ValueError("the request is for a job that has ended")
+            to = Parallel.parse(wanted.get("to") or str(self._now))
+            if why := self._why_not(to):
+                raise ValueError(why)
+        except Exception as error:
+            self._control.answer(id, "refused", why=str(error))
+            return
+        self._asked.add(id)
+        self._control.answer(id, "asked", to=str(to))
+        avoid = [int(one) for one in wanted.get("avoid", [])]
+        self._link.say("change", what="wanted", id=id, to=str(to), workers=to.workers, avoid=avoid)
+
+    def _hear(self, id: str) -> None:
+        answer = self._link.answers.pop(id, None)
+        if answer is None:
+            return
+        self._asked.discard(id)
+        if answer["kind"] == "can_change":
+            self._ready = id
+            self._control.answer(id, "waits", workers=answer["members"])
+        else:
+            self._control.answer(id, "refused", why=answer["why"])

@@ -1,0 +1,168 @@
+"""Changes of TP x PP x DP of jobs whose processes live, with real processes and real kills."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from recovered_jobs import begin_launch, launch
+
+SCRIPT = Path(__file__).parent / "elastic_job.py"
+LONG = pytest.mark.skipif(not os.environ.get("HOLDFAST_LONG"), reason="needs HOLDFAST_LONG=1")
+
+
+class Job:
+    """What a job has left."""
+
+    def __init__(self, run, first, plan="", steps=300, kills="", how=(), ranks=4, most=4, timeout=60):
+        self.run, self.killed = run, [one for one in kills.split(",") if one]
+        self.code, self.said = launch(["--most", most, SCRIPT, run, first, plan, steps, kills, *how],
+                                      ranks=ranks, said=f"{run}.said", timeout=timeout)
+        self.workers = {int(path.suffix[1:]): [json.loads(line) for line in path.read_text().splitlines()]
+                        for path in sorted(run.parent.glob(f"{run.name}.steps.*"))}
+        self.answers = sorted((json.loads(path.read_text()) for path in (run / "control").glob("answer-*")),
+                              key=lambda one: one.get("step", -1))
+
+    def losses(self):
+        """The loss of each step; that of the newest attempt to make it."""
+        return {step: loss for lines in self.workers.values() for step, _, loss, *_ in lines if loss}
+
+    def batches(self):
+        """The samples of each step, of all replicas together; those of a rank are in the rank's order."""
+        found = {}
+        for lines in self.workers.values():
+            for step, _, _, samples, _ in lines:
+                found.setdefault(step, set()).add(tuple(samples))
+        return {step: sorted(one for part in parts for one in part) for step, parts in found.items()}
+
+    def configurations(self):
+        """The configuration of each step."""
+        return {step: parallel for lines in self.workers.values() for step, parallel, *_ in lines}
+
+    def check_bits(self):
+        """Fails unless every whole tensor is after each change what it was before. Returns how many
+        changes there were."""
+        folder = Path(f"{self.run}.bits")
+        changes = sorted({path.name.split(".")[0] for path in folder.iterdir()})
+        for number in changes:
+            before, after = (whole_tensors(folder, number, what) for what in ("before", "after"))
+            assert before.keys() == after.keys(), before.keys() ^ after.keys()
+            assert len(before) > 100
+            other = [name for name in before if not torch.equal(before[name], after[name])]
+            assert not other, (number, other)
+        return len(changes)
+
+
+def whole_tensors(folder, number, what):
+    """All tensors, put together from the parts of all workers; replicas must be equal."""
+    whole, filled = {}, {}
+    for path in folder.glob(f"{number}.{what}.*"):
+        for name, (shape, box, part) in torch.load(path, weights_only=False).items():
+            if name not in whole:
+                whole[name] = torch.zeros(shape, dtype=part.dtype)
+                filled[name] = torch.zeros(shape, dtype=torch.bool)
+            place = tuple(slice(first, last) for first, last in box)
+            there = filled[name][place]
+            assert torch.equal(whole[name][place][there], part[there]), name
+            whole[name][place], filled[name][place] = part, True
+    assert all(one.all() for one in filled.values())
+    return whole
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """A job that never changes, on one worker."""
+    job = Job(tmp_path_factory.mktemp("alone") / "run", "dp=1", steps=100, ranks=1, most=1)
+    assert job.code == 0, job.said
+    return job
+
+
+def test_a_job_goes_through_configurations_with_all_bits_and_samples(tmp_path, alone):
+    job = Job(tmp_path / "run", "tp=2,pp=2", "dp=2,pp=2;dp=3;dp=2,tp=2;pp=4")
+    assert job.code == 0, job.said
+    assert [one["state"] for one in job.answers] == ["made"] * 4, job.said
+    assert job.check_bits() == 4
+    assert set(job.configurations().values()) == {
+        "tp=2,pp=2,dp=1", "tp=1,pp=2,dp=2", "tp=1,pp=1,dp=3", "tp=2,pp=1,dp=2", "tp=1,pp=4,dp=1"}
+    expected = alone.batches()
+    assert job.batches() == {step: expected[step] for step in job.batches()}
+    losses, others = job.losses(), alone.losses()
+    assert all(abs(float.fromhex(losses[step]) - float.fromhex(others[step])) < 1e-4 for step in losses)
+    assert job.said.count("on workers") == 4
+
+
+def test_a_job_that_has_changed_is_resumed_and_moved_to_other_workers(tmp_path):
+    run = tmp_path / "run"
+    process = begin_launch(["-n", "3", "--most", "5", SCRIPT, run, "dp=3", "", "100", "", "saves"],
+                           tmp_path / "said")
+    answer = resize(run, "--avoid", "0", "--avoid", "1", "--json", until=process)
+    assert process.wait(60) == 0, (tmp_path / "said").read_text()
+    assert json.loads(answer.stdout)["workers"] == [2, 3, 4], answer
+    shown = resize(run)
+    assert shown.returncode == 4 and "no job has it" in shown.stderr
+    job = Job(run, "dp=3", steps=103, ranks=3, most=3)
+    whole = Job(tmp_path / "whole", "dp=3", steps=103, ranks=3, most=3)
+    assert job.losses() == whole.losses() and len(whole.losses()) == 103
+    assert job.check_bits() == 1
+
+
+def resize(run, *options, until=None):
+    """Runs `holdfast resize`, again as long as the job has not begun."""
+    while True:
+        ran = subprocess.run([sys.executable, "-m", "holdfast.resize", str(run), *options],
+                             capture_output=True, text=True, timeout=120, check=False)
+        if ran.returncode != 4 or until is None or until.poll() is not None:
+            return ran
+
+
+QUICK = ["1:change built:1", "3:change copied:1"]
+POINTS = ("left", "met", "built", "opened", "copied", "loaded")
+
+
+@pytest.mark.parametrize("kill", [*QUICK, *(pytest.param(one, marks=LONG) for one in (
+    f"{worker}:change {point}:1" for worker in (0, 1, 3) for point in POINTS) if one not in QUICK)])
+def test_a_worker_that_dies_during_a_change_costs_no_step(tmp_path, kill, alone):
+    # Worker 3 joins; the others hold the state, each of them all of it.
+    job = Job(tmp_path / "run", "dp=3", "dp=2,tp=2", steps=60, kills=kill, ranks=3)
+    assert job.code == 0, job.said
+    assert Path(f"{job.run}.killed.{kill[0]}").exists()
+    assert "start again" not in job.said and "died during the change" in job.said, job.said
+    expected = "tp=1,pp=1,dp=3" if kill[0] == "3" else "tp=1,pp=2,dp=1"
+    assert job.configurations()[59] == expected, job.said
+    assert job.batches() == {step: alone.batches()[step] for step in range(60)}
+    assert job.check_bits() >= 1
+
+
+def test_all_ranks_start_again_if_a_part_of_the_state_died_with_a_worker(tmp_path):
+    job = Job(tmp_path / "run", "tp=2,pp=2", "dp=2,pp=2", steps=60, kills="1:change met:1", ranks=4)
+    assert job.code == 0, job.said
+    assert "all ranks start again from the newest checkpoint" in job.said, job.said
+    assert job.configurations()[59] == "tp=2,pp=2,dp=1"
+
+
+@pytest.mark.parametrize(("how", "why"), [
+    (["raises"], "rank 1: ValueError: there is no such layer"),
+    (["forgets"], "forgotten: a tensor that is no parameter and no buffer"),
+    (["other model"], "float32"),
+])
+def test_a_job_whose_change_fails_goes_on_as_it_was(tmp_path, how, why):
+    job = Job(tmp_path / "run", "tp=2,pp=2", "dp=2,pp=2", steps=50, how=how)
+    assert job.code == 0, job.said
+    assert why in job.said and "start again" not in job.said, job.said
+    assert set(job.configurations().values()) == {"tp=2,pp=2,dp=1"}
+    assert [one["state"] for one in job.answers] == ["refused"] and why in job.answers[0]["why"]
+    assert job.check_bits() == 1
+
+
+@pytest.mark.parametrize(("first", "to", "how", "why"), [
+    ("dp=2", "dp=3", [], "3 workers are wanted, and there are at most 2"),
+    ("dp=2", "dp=1", ["plain data"], "a loader that does not follow the job"),
+])
+def test_a_change_that_cannot_be_is_refused_before_anything_moves(tmp_path, first, to, how, why):
+    job = Job(tmp_path / "run", first, to, steps=30, how=how, ranks=2, most=2)
+    assert job.code == 0, job.said
+    assert [one["state"] for one in job.answers] == ["refused"] and why in job.answers[0]["why"], job.answers
+    assert not Path(f"{job.run}.bits").exists()
