@@ -74,21 +74,17 @@ class Changes:
         self._sizes: dict[int, str] = {}  # the configuration for a number of workers
         self._program = ""  # the configuration that the program itself has
 
-    @property
-    def is_under_way(self) -> bool:
-        """True while workers carry out an attempt."""
-        return self._attempt is not None
-
-    def tick(self, most: float) -> None:
-        """Called often: an attempt that takes longer than that many seconds has failed."""
+    def is_going_on(self, most: float) -> bool:
+        """True while workers carry out an attempt. One that takes longer than `most` seconds has failed."""
         attempt = self._attempt
-        if attempt is not None and 0 < most < time.monotonic() - attempt.began:
+        if attempt is not None and time.monotonic() - attempt.began > most:
             self._attempt = None
             self._restart(f"the change to {attempt.to} was not complete after {most:g} s")
+        return attempt is not None
 
-    def hear(self, rank: Rank, what: str, **message: Any) -> None:
-        """A message of a worker about a change: one of the next methods."""
-        getattr(self, what)(rank, **message)
+    def hear(self, rank: Rank, message: dict[str, Any]) -> None:
+        """A message of a worker about a change: its `what` is the name of one of the next methods."""
+        getattr(self, message.pop("what"))(rank, **message)
 
     # What workers say
 
@@ -152,7 +148,7 @@ class Changes:
         """A worker has ended. False if that is nothing to a change: the job itself sees to it."""
         if rank in self._ranks.spares:
             self._ranks.spares.remove(rank)
-            if rank.is_waiting and not self.is_under_way:
+            if rank.is_waiting and self._attempt is None:
                 say(f"worker {rank.number} (pid {rank.pid}) has ended while it waited for a place: {how}")
                 self.drop(f"worker {rank.number} has ended: {how}")
         attempt = self._attempt

@@ -28,8 +28,8 @@ class Coordinator:
     def __init__(self, options: Options, port: int) -> None:
         """`port` is that of the store of the job, on this host."""
         self._options = options
-        self._id = secrets.token_hex(8)
-        self._port = port
+        # What every worker must know of the job.
+        self._job = {"id": secrets.token_hex(8), "address": options.address, "port": port}
         self._hosts: Hosts | None = None
         self._ranks = Ranks()
         self._target = 0  # the update of the last decision
@@ -46,6 +46,7 @@ class Coordinator:
             lambda number: self._ranks.start_spare(number, self._all.living, self._job),
             lambda why: self._restart(why, time.monotonic(), self._ranks.newest_step()),
             self._change_committed)
+        self._said_change = self._changes.hear
 
     def begin(self, hosts: Hosts) -> None:
         """Begins when all hosts are there."""
@@ -74,8 +75,7 @@ class Coordinator:
         if self._wait_until is not None:
             self._wait_until = 0.0  # it must save now
         passed = signal.SIGTERM if number == signal.SIGINT else number
-        self._all.do_all({"do": "signal", "number": int(passed),
-                          "serials": self._ranks.serials_to_stop()})
+        self._all.do_all({"do": "signal", "number": int(passed), "serials": self._ranks.serials_to_stop()})
 
     def store_lost(self) -> None:
         """The store of the job has died: without it, no replacement can meet the others."""
@@ -90,7 +90,6 @@ class Coordinator:
             self._go_on_without_hosts()
         if self._all.is_any_away:
             return self._ranks.have_patience()
-        self._changes.tick(self._options.hang)
         if self._options.hang > 0 and self._ranks.all and self._code is None:
             self._end_hangs(self._options.hang)
 
@@ -133,8 +132,7 @@ class Coordinator:
         for rank in self._ranks.living():
             if rank.host is host:
                 self._on_ended(rank, {"code": -signal.SIGKILL, "why": f"host {host.number} is lost",
-                                      "step": host.steps.get(rank.number, -1),
-                                      "ago": time.monotonic() - host.heard})
+                                      "step": rank.step, "ago": time.monotonic() - host.heard})
 
     def orphaned(self, rank: int, pid: int) -> None:
         """A rank has said that the launcher of its host has died."""
@@ -160,11 +158,6 @@ class Coordinator:
         elif not waits:
             self._wait_until = None
 
-    @property
-    def _job(self) -> dict[str, Any]:
-        """What every worker must know of the job."""
-        return {"id": self._id, "address": self._options.address, "port": self._port}
-
     def _start(self, rank: Rank, host: Host) -> None:
         started = self._ranks.start(rank, host, self._job)
         if self._ending.leaving is not None:
@@ -173,9 +166,6 @@ class Coordinator:
     def _change_committed(self) -> None:
         """The ranks are others now, and begin to count their updates anew."""
         self._target, self._recovery = 0, None
-
-    def _said_change(self, rank: Rank, message: dict[str, Any]) -> None:
-        self._changes.hear(rank, **message)
 
     def _go_on_without_hosts(self) -> None:
         """No other host came in time."""
@@ -344,7 +334,7 @@ class Coordinator:
 
     def _end_hangs(self, most: float) -> None:
         # The others wait for a rank whose death is not acted upon yet, or for a host that is not there.
-        if self._lost or self._wait_until is not None or self._changes.is_under_way:
+        if self._lost or self._wait_until is not None or self._changes.is_going_on(most):
             return
         if self._recovery is not None and self._is_filling:
             if self._recovery.age() > most:

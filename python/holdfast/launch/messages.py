@@ -17,6 +17,8 @@
     saved      the last step is durable, and all
                ranks end, as they were asked to
     closed     its Checkpointer was closed
+    change     about a change of the               change    a change of the configuration begins
+               configuration (changes.py)          change_committed, can_change, cannot_change
     unsaved    what its checkpoints do not have
 
 Launchers of several hosts talk to each other in the same way, over TCP (hosts.py). Their connection may
