@@ -70,7 +70,7 @@ def test_programs() -> int:
 def tables_of_names() -> list[Path]:
     """The files that know how a model calls its tensors."""
     return [file for file in ROOT.glob("holdfast/**/*.cpp") if not NOT_PRODUCT.search(file.name)
-            and "self_attn.q_proj.weight" in file.read_text()]
+            and re.search(r"self_attn\.q_proj\.(weight|\*)", file.read_text())]
 
 
 def mending_elsewhere() -> list[Path]:
