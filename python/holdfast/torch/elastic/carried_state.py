@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from holdfast import _native
+from holdfast.resize.parallel import Parallel
 from holdfast.torch.data.read_batch import mix_seeds
-from holdfast.torch.elastic.parallel import Parallel
 from holdfast.torch.state.peer_step import CarriedStep, PeerTensor, describe
 
 

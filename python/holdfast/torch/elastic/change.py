@@ -26,8 +26,8 @@ from typing import Any, Protocol
 
 from holdfast import _native
 from holdfast.errors import Interrupted, UnavailableError
+from holdfast.resize.parallel import Parallel
 from holdfast.torch.elastic.carried_state import CarriedState, join_told, merged_groups
-from holdfast.torch.elastic.parallel import Parallel
 from holdfast.torch.loop.cuda_stream import current_stream
 from holdfast.torch.recover.crash_points import reach
 from holdfast.torch.recover.meet import meet_all
