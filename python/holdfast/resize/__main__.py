@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 from holdfast.checkpoint import run_path
 from holdfast.errors import NotFoundError
 from holdfast.resize.control import Control
+from holdfast.resize.parallel import Parallel
 
 DONE, FAILED, WRONG_CALL, NOTHING_FOUND = 0, 1, 2, 4
 
@@ -31,10 +32,14 @@ class _Parser(argparse.ArgumentParser):
 
 def main() -> int:
     """Asks the job, waits for its answer, and returns the exit code."""
-    given = _parser().parse_args()
+    parser = _parser()
+    given = parser.parse_args()
     if given.timeout <= 0:
-        print(f"holdfast: resize: --timeout {given.timeout:g}; expected more than 0", file=sys.stderr)
-        return WRONG_CALL
+        parser.error(f"--timeout {given.timeout:g}; expected more than 0")
+    try:
+        Parallel.parse(given.to or "dp=1")
+    except ValueError as error:
+        parser.error(f"--to: {error}")
     control = Control(run_path(given.run))
     try:
         if given.to is None and not given.avoid:

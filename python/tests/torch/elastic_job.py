@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 
 import holdfast
-from holdfast.torch.elastic.parallel import Parallel
+from holdfast.resize.parallel import Parallel
 from holdfast.torch.recover import crash_points
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "examples"))
@@ -105,6 +105,7 @@ def note_bits(is_before):
 
 crash_points.on_reach = on_reach
 faulthandler.register(signal.SIGUSR2)  # says where a process is that hangs
+torch.set_num_threads(1)  # many processes share few cores
 torch.manual_seed(0)
 job = holdfast.Elastic(build, first, backend="gloo", sizes={3: "dp=3", 2: "pp=2", 1: "dp=1"})
 named = dict(job.model.named_parameters())

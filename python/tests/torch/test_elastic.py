@@ -17,7 +17,7 @@ LONG = pytest.mark.skipif(not os.environ.get("HOLDFAST_LONG"), reason="needs HOL
 class Job:
     """What a job has left."""
 
-    def __init__(self, run, first, plan="", steps=300, kills="", how=(), ranks=4, most=4, timeout=60):
+    def __init__(self, run, first, plan="", steps=300, kills="", how=(), ranks=4, most=4, timeout=180):
         self.run, self.killed = run, [one for one in kills.split(",") if one]
         self.code, self.said = launch(["--most", most, SCRIPT, run, first, plan, steps, kills, *how],
                                       ranks=ranks, said=f"{run}.said", timeout=timeout)
@@ -98,6 +98,8 @@ def test_a_job_that_has_changed_is_resumed_and_moved_to_other_workers(tmp_path):
     run = tmp_path / "run"
     process = begin_launch(["-n", "3", "--most", "5", SCRIPT, run, "dp=3", "", "100", "", "saves"],
                            tmp_path / "said")
+    shown = resize(run, until=process)
+    assert (shown.returncode, shown.stdout) == (0, "tp=1,pp=1,dp=3 on workers 0 1 2, since step 0\n")
     answer = resize(run, "--avoid", "0", "--avoid", "1", "--json", until=process)
     assert process.wait(60) == 0, (tmp_path / "said").read_text()
     assert json.loads(answer.stdout)["workers"] == [2, 3, 4], answer
@@ -109,6 +111,18 @@ def test_a_job_that_has_changed_is_resumed_and_moved_to_other_workers(tmp_path):
     assert job.check_bits() == 1
 
 
+def test_wrong_calls_get_a_sentence(tmp_path):
+    for options, code, why in [
+        (["--to", "tp=0"], 2, "--to: configuration 'tp=0'; expected degrees"),
+        (["--to", "xp=2"], 2, "expected degrees"), (["--timeout", "0"], 2, "expected more than 0"),
+        (["--to", "tp=2"], 4, "no job has it"), (["--to", "tp=2", "--json"], 4, "no job has it"),
+    ]:
+        ran = resize(tmp_path / "run", *options)
+        assert ran.returncode == code and why in ran.stderr, ran
+        assert ran.stderr.count("\n") == 1
+        assert "--json" not in options or json.loads(ran.stdout)["code"] == code
+
+
 def resize(run, *options, until=None):
     """Runs `holdfast resize`, again as long as the job has not begun."""
     while True:
@@ -118,7 +132,7 @@ def resize(run, *options, until=None):
             return ran
 
 
-QUICK = ["1:change built:1", "3:change copied:1"]
+QUICK = ["0:change built:1"]
 POINTS = ("left", "met", "built", "opened", "copied", "loaded")
 
 
@@ -126,30 +140,30 @@ POINTS = ("left", "met", "built", "opened", "copied", "loaded")
     f"{worker}:change {point}:1" for worker in (0, 1, 3) for point in POINTS) if one not in QUICK)])
 def test_a_worker_that_dies_during_a_change_costs_no_step(tmp_path, kill, alone):
     # Worker 3 joins; the others hold the state, each of them all of it.
-    job = Job(tmp_path / "run", "dp=3", "dp=2,tp=2", steps=60, kills=kill, ranks=3)
+    job = Job(tmp_path / "run", "dp=3", "dp=2,tp=2", steps=45, kills=kill, ranks=3)
     assert job.code == 0, job.said
     assert Path(f"{job.run}.killed.{kill[0]}").exists()
     assert "start again" not in job.said and "died during the change" in job.said, job.said
     expected = "tp=1,pp=1,dp=3" if kill[0] == "3" else "tp=1,pp=2,dp=1"
-    assert job.configurations()[59] == expected, job.said
-    assert job.batches() == {step: alone.batches()[step] for step in range(60)}
+    assert job.configurations()[44] == expected, job.said
+    assert job.batches() == {step: alone.batches()[step] for step in range(45)}
     assert job.check_bits() >= 1
 
 
 def test_all_ranks_start_again_if_a_part_of_the_state_died_with_a_worker(tmp_path):
-    job = Job(tmp_path / "run", "tp=2,pp=2", "dp=2,pp=2", steps=60, kills="1:change met:1", ranks=4)
+    job = Job(tmp_path / "run", "tp=2,pp=2", "dp=2,pp=2", steps=40, kills="1:change met:1", ranks=4)
     assert job.code == 0, job.said
     assert "all ranks start again from the newest checkpoint" in job.said, job.said
-    assert job.configurations()[59] == "tp=2,pp=2,dp=1"
+    assert job.configurations()[39] == "tp=2,pp=2,dp=1"
 
 
 @pytest.mark.parametrize(("how", "why"), [
     (["raises"], "rank 1: ValueError: there is no such layer"),
-    (["forgets"], "forgotten: a tensor that is no parameter and no buffer"),
-    (["other model"], "float32"),
+    pytest.param(["forgets"], "forgotten: a tensor that is no parameter and no buffer", marks=LONG),
+    pytest.param(["other model"], "float32", marks=LONG),
 ])
 def test_a_job_whose_change_fails_goes_on_as_it_was(tmp_path, how, why):
-    job = Job(tmp_path / "run", "tp=2,pp=2", "dp=2,pp=2", steps=50, how=how)
+    job = Job(tmp_path / "run", "tp=2,pp=2", "dp=2,pp=2", steps=40, how=how)
     assert job.code == 0, job.said
     assert why in job.said and "start again" not in job.said, job.said
     assert set(job.configurations().values()) == {"tp=2,pp=2,dp=1"}

@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 from torch.overrides import TorchFunctionMode
 
-from holdfast.torch.elastic.parallel import AXES, Parallel
+from holdfast.resize.parallel import AXES, Parallel
 from holdfast.torch.state.module_names import by_key
 from holdfast.torch.values import generators
 

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from holdfast import _native
+from holdfast.resize.parallel import Parallel
 from holdfast.torch.data.read_batch import mix_seeds
-from holdfast.torch.elastic.parallel import Parallel
 from holdfast.torch.state.peer_step import CarriedStep, PeerTensor, describe
 
 
@@ -19,6 +19,8 @@ class CarriedState:
     told: dict[str, Any] | None = None  # for the other ranks, as plain values
     members: list[int] = field(default_factory=list)  # the workers that were ranks, by rank
     held: list[torch.Tensor] = field(default_factory=list)  # keeps the memory of the pieces
+    # Buffers of which the first rank's values count: pieces, descriptions, and the ranks that have them.
+    firsts: list[tuple[_native.Piece, Any, list[int]]] = field(default_factory=list)
 
     def is_of(self, to: str, members: list[int]) -> bool:
         """True if that is the configuration before, with the same workers."""
@@ -28,12 +30,29 @@ class CarriedState:
     def of(cls, checkpointer: Any, step: int, parallel: Parallel, members: list[int]) -> "CarriedState":
         """What this rank has after that step. The job need not be open any more when it is used."""
         state, captured = checkpointer._state, checkpointer._look()
-        pieces = state.saved_pieces()
+        firsts = state.firsts()
+        names = {name for _, name, _ in firsts}
+        pieces = [(piece, name) for piece, name in state.saved_pieces() if name not in names]
         told = {"step": step, "tensors": [describe(piece, name) for piece, name in pieces],
                 "objects": captured.objects, "rank objects": captured.rank_objects,
                 "groups": state.groups_of_parameters(), "parallel": str(parallel), "rank": state.rank,
                 "seed": torch.initial_seed() % (1 << 62)}
-        return cls(state.describe(pieces), told, members, [piece.tensor for piece, _ in pieces])
+        described = state.describe([(piece, name) for piece, name, _ in firsts])
+        return cls(state.describe(pieces), told, members,
+                   [piece.tensor for piece, *_ in [*pieces, *firsts]],
+                   [(one, describe(piece, name), ranks)
+                    for one, (piece, name, ranks) in zip(described, firsts, strict=True)])
+
+    def give(self, holders: list[int]) -> tuple[list[_native.Piece], dict[str, Any]]:
+        """What this process gives, and tells, if those workers are left that hold the state."""
+        if self.told is None:
+            return [], {}
+        left = {self.members.index(one) for one in holders}
+        mine = [one for one in self.firsts if min(left.intersection(one[2])) == self.told["rank"]]
+        late = [wire[0] for _, wire, ranks in mine if ranks[0] not in left]
+        return ([*self.pieces, *(one for one, *_ in mine)],
+                {**self.told, "tensors": [*self.told["tensors"], *(wire for _, wire, _ in mine)],
+                 "late": late})
 
 
 def join_told(told: list[Any], parallel: Parallel, rank: int, before: int | None) -> CarriedStep:
@@ -53,7 +72,8 @@ def join_told(told: list[Any], parallel: Parallel, rank: int, before: int | None
     return CarriedStep(
         first["step"], [PeerTensor.of(one) for one in tensors.values()], first["objects"],
         [one["rank objects"] for one in holders], own=None if own is None else own["rank objects"],
-        seed=seed, is_mine=own is not None and own["rank"] == before)
+        seed=seed, is_mine=own is not None and own["rank"] == before,
+        late=sorted({name for one in holders for name in one["late"]}))
 
 
 def merged_groups(told: list[Any]) -> list[dict[str, int]]:

@@ -26,8 +26,8 @@ from typing import Any, Protocol
 
 from holdfast import _native
 from holdfast.errors import Interrupted, UnavailableError
+from holdfast.resize.parallel import Parallel
 from holdfast.torch.elastic.carried_state import CarriedState, join_told, merged_groups
-from holdfast.torch.elastic.parallel import Parallel
 from holdfast.torch.loop.cuda_stream import current_stream
 from holdfast.torch.recover.crash_points import reach
 from holdfast.torch.recover.meet import meet_all
@@ -113,7 +113,8 @@ class Change:
         self._member.set_aside()
         self._reach("left")
         self._transport = meet_all(self._link, decided)
-        told = tell(self._transport, self._carried.told or {})
+        old, own = self._carried.give(decided["holders"])
+        told = tell(self._transport, own)
         self._reach("met")
         new, finish = [], _nothing
         before = None if self._carried.told is None else self._carried.told["rank"]
@@ -121,7 +122,7 @@ class Change:
             new, finish = self._become_member(decided, told, before)
         self._check(decided)
         self.moved = _native.change_layout(
-            self._transport, _native.Pieces(self._carried.pieces), _native.Pieces(new), _PATIENCE,
+            self._transport, _native.Pieces(old), _native.Pieces(new), _PATIENCE,
             True, current_stream())
         self._reach("copied")
         finish()

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from holdfast.resize.parallel import Parallel
 from holdfast.torch.elastic.building import Build
 from holdfast.torch.elastic.member import Member
-from holdfast.torch.elastic.parallel import Parallel
 
 
 class Elastic:

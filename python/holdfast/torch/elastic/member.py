@@ -12,13 +12,13 @@ import torch.distributed as dist
 
 from holdfast import _native
 from holdfast.resize.control import Control
+from holdfast.resize.parallel import Parallel
 from holdfast.torch.elastic import building
 from holdfast.torch.elastic.carried_state import CarriedState
 from holdfast.torch.elastic.change import Change
 from holdfast.torch.elastic.held_signals import HeldSignals
 from holdfast.torch.elastic.kept_groups import KeptGroups, forget_groups
 from holdfast.torch.elastic.new_parameters import KeptParameters, give_parameters
-from holdfast.torch.elastic.parallel import Parallel
 from holdfast.torch.elastic.requests import Requests
 from holdfast.torch.recover import worker_side
 from holdfast.torch.recover.crash_points import reach

@@ -8,8 +8,8 @@ from typing import Any
 
 from holdfast.errors import NotFoundError
 from holdfast.resize.control import Control
+from holdfast.resize.parallel import Parallel
 from holdfast.torch.elastic.change import Change
-from holdfast.torch.elastic.parallel import Parallel
 from holdfast.torch.recover.link import Link
 
 _LOOK = 0.2  # seconds between two looks

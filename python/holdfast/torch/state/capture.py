@@ -178,6 +178,11 @@ class TensorCapture:
         group = self._group_of(piece.name)
         return (dist.get_rank(group) if group is not None else self._rank) == 0
 
+    def ranks_with(self, piece: Piece) -> list[int]:
+        """The ranks that have a buffer of which the first one's values count."""
+        group = self._group_of(piece.name)
+        return dist.get_process_group_ranks(group) if group is not None else list(range(self._world))
+
     def saved_name(self, piece: Piece) -> str:
         """The name that the piece has in a checkpoint."""
         return own_name(piece.name, self._rank) if self._is_own(piece) else piece.name

@@ -5,7 +5,7 @@ which another rank keeps: its generators, the position of its loader, its buffer
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from holdfast.torch.data.read_batch import seed_all
 from holdfast.torch.state import gradients
 from holdfast.torch.state.piece import Piece
 from holdfast.torch.values import generators
+from holdfast.torch.values.dotted_names import name_a_few
 
 
 @dataclass(frozen=True)
@@ -57,9 +58,13 @@ class CarriedStep(PeerStep):
     own: dict[str, Any] | None = None  # the objects of the process whose place this rank has now
     seed: int = 0  # of a place that no rank had before
     is_mine: bool = False  # `own` are those of this very process
+    late: list[str] = field(default_factory=list)  # buffers of which the rank that counts has died
 
     def restore_generators(self, inexact: list[str], extra: Mapping[str, Any]) -> None:
         """Gives this process the random generators of its place in the configuration."""
+        if self.late:
+            inexact.append(f"{name_a_few(self.late)}: the rank whose values count has died, and those of "
+                           "another one are taken")
         if self.own is None:
             inexact.append("generators: this place in the configuration is new, so they are seeded anew")
             torch.manual_seed(self.seed)
