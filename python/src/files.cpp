@@ -8,6 +8,7 @@
 
 #include "array.h"
 #include "env.h"
+#include "errors.h"
 #include "holdfast/inspect/open_any.h"
 #include "object.h"
 #include "restored.h"
@@ -91,7 +92,15 @@ void bind_files(nb::module_& m) {
           "Objects whose class is unknown and that were read as plain data, as\n"
           "\"name: class\".")
       .def_prop_ro(
-          "left_out", [](const OpenedAny& self) { return self.contents.left_out; },
+          "left_out",
+          [](const OpenedAny& self) {
+            nb::list lines;
+            for (const std::string& line : self.contents.left_out) {
+              lines.append(text_of_message(line));
+            }
+            return lines;
+          },
+          nb::for_getter(nb::sig("def left_out(self) -> list[str]")),
           "What the file holds but cannot be read here, as \"name: why\".")
       .def_prop_ro(
           "skipped", [](const OpenedAny& self) { return pairs_of(self.found.skipped); },

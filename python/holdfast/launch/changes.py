@@ -148,9 +148,7 @@ class Changes:
         """A worker has ended. False if that is nothing to a change: the job itself sees to it."""
         if rank in self._ranks.spares:
             self._ranks.spares.remove(rank)
-            if rank.is_waiting and self._attempt is None:
-                say(f"worker {rank.number} (pid {rank.pid}) has ended while it waited for a place: {how}")
-                self.drop(f"worker {rank.number} has ended: {how}")
+            self._replace_spare(rank, how)
         attempt = self._attempt
         if attempt is None or rank.number not in attempt.participants:
             return rank not in self._ranks.all
@@ -158,6 +156,15 @@ class Changes:
         self._begin_with(attempt, left, f"{self._ranks.name(rank)} (pid {rank.pid}) died during the "
                                         f"change to {attempt.to}: {how}")
         return True
+
+    def _replace_spare(self, rank: Rank, how: str) -> None:
+        """A worker that was no rank has ended: one that the request needs is started, once it has left."""
+        request = self._request
+        if request is None or self._attempt is not None or rank.number not in request.members:
+            return
+        if rank.exit_code != 0 or not self._start(rank.number):
+            say(f"worker {rank.number} (pid {rank.pid}) has ended before it had a place in the job: {how}")
+            self.drop(f"worker {rank.number} has ended: {how}")
 
     def drop(self, why: str = "") -> None:
         """The request is given up, if it has not begun: a rank was lost."""

@@ -22,7 +22,7 @@ from holdfast.torch.loop.durable_steps import DurableSteps, OnDurable
 from holdfast.torch.loop.end_of_training import EndOfTraining
 from holdfast.torch.loop.losses import Losses, wait_for_value
 from holdfast.torch.loop.messages import Messages
-from holdfast.torch.loop.parts import Given, Parts
+from holdfast.torch.parts import Given, Parts
 from holdfast.torch.loop.resume import Resume
 from holdfast.torch.loop.saves import Save
 from holdfast.torch.loop.self_check import Check, check

@@ -14,7 +14,7 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs
 RUN_BY = {"docs/adapters.md": "python/tests/adapters/test_document.py"}
 # Why a block may not be run: <!-- not run: REASON --> on the line before it.
 REASONS = {"takes minutes", "needs a GPU", "needs Slurm", "needs an object store",
-           "needs transformers", "needs MPI", "is a part of a C++ program"}
+           "needs transformers", "needs MPI", "needs several processes", "is a part of a C++ program"}
 LANGUAGES = {"python", "sh", "text", "json", "cpp"}
 
 BLOCK = re.compile(r"(?:^<!-- not run: (?P<reason>[^>]*?) -->\n)?"

@@ -20,9 +20,10 @@ ARROWS = {
     "loop": {"values", "data", "state"},
     "dcp": {"values", "loop"},
     "recover": {"values", "data", "state", "loop"},
+    "elastic": {"values", "data", "state", "loop", "recover"},
     "watch": {"values", "state", "loop"},
     "adapters": {"values", "data"},
-    "": {"values", "files", "data", "state", "loop", "recover", "watch", "adapters"},
+    "": {"values", "files", "data", "state", "loop", "recover", "elastic", "watch", "adapters"},
 }
 MOST_FILES = 50
 MOST_LINES = 450

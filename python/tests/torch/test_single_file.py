@@ -108,5 +108,5 @@ def test_an_object_of_a_class_is_read_as_data_with_a_warning(tmp_path, caplog):
 
 
 def test_a_name_that_tells_no_format_is_refused(tmp_path):
-    with pytest.raises(NotImplementedError):
+    with pytest.raises(ValueError, match="does not tell the format"):
         holdfast.save({"w": torch.ones(1)}, tmp_path / "x.unknown")

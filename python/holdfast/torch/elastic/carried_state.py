@@ -30,12 +30,12 @@ class CarriedState:
     def of(cls, checkpointer: Any, step: int, parallel: Parallel, members: list[int]) -> "CarriedState":
         """What this rank has after that step. The job need not be open any more when it is used."""
         state, captured = checkpointer._state, checkpointer._look()
-        firsts = state.firsts()
+        firsts = state.peers.firsts()
         names = {name for _, name, _ in firsts}
         pieces = [(piece, name) for piece, name in state.saved_pieces() if name not in names]
         told = {"step": step, "tensors": [describe(piece, name) for piece, name in pieces],
                 "objects": captured.objects, "rank objects": captured.rank_objects,
-                "groups": state.groups_of_parameters(), "parallel": str(parallel), "rank": state.rank,
+                "groups": state.peers.groups_of_parameters(), "parallel": str(parallel), "rank": state.rank,
                 "seed": torch.initial_seed() % (1 << 62)}
         described = state.describe([(piece, name) for piece, name, _ in firsts])
         return cls(state.describe(pieces), told, members,

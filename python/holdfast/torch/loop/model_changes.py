@@ -36,6 +36,7 @@ class ModelChanges:
         self._unchanged = UnchangedModel(state)
         self._frozen = FrozenWrites(state)
         self._calls = 0  # of step(), since the start or a resume
+        self._resumed_in: Any = None  # the epoch of the loader when resume() returned
         self._depth = 0  # steps of optimizers that were given and have begun
         self._last_step = LastStep(state.model_tensors)
         self.note = self._last_step.note  # notes that the model is now what it is after a step
@@ -78,6 +79,7 @@ class ModelChanges:
     def restart(self) -> None:
         """Called when a resume has changed everything."""
         self._calls = 0
+        self._resumed_in = getattr(self._state.data.first, "epoch", None)
         self._place.restart()
         self._frozen.restart()
 
@@ -94,7 +96,7 @@ class ModelChanges:
             warn(text)
         self._calls += 1
         self._unknown.calls += 1
-        if self._calls == 1 and is_plain and (text := begins_again(self._state.data.first)):
+        if self._calls == 1 and is_plain and (text := begins_again(self._resumed_in)):
             warn(text)
         if self._calls <= _FIRST:
             self._unknown.look_for_schedulers()

@@ -73,6 +73,15 @@ class PeerState:
                            for piece in one.capture()[1] if piece.copies != "own"]
         return shared
 
+    def firsts(self) -> list[tuple[Piece, str, list[int]]]:
+        """The buffers of which the first rank's values count, their names, and the ranks that have them."""
+        return [(piece, self._capture.saved_name(piece), self._capture.ranks_with(piece))
+                for piece in self._tensors.pieces() if piece.copies == "first"]
+
+    def groups_of_parameters(self) -> list[dict[str, int]]:
+        """The number of the group that each parameter is in, by all its names, for each optimizer."""
+        return self._tensors.optimizers.groups_of_parameters()
+
     def generators(self) -> dict[str, Any]:
         """The random generators as a record has them."""
         return random_generators.capture(self._generators)

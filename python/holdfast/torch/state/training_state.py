@@ -193,15 +193,6 @@ class TrainingState:
         return made + [(piece, self._capture.object_name(piece, is_own)) for piece, is_own in others
                        if self._capture.saves(piece)]
 
-    def firsts(self) -> list[tuple[Piece, str, list[int]]]:
-        """The buffers of which the first rank's values count, their names, and the ranks that have them."""
-        return [(piece, self._capture.saved_name(piece), self._capture.ranks_with(piece))
-                for piece in self._tensors.pieces() if piece.copies == "first"]
-
-    def groups_of_parameters(self) -> list[dict[str, int]]:
-        """The number of the group that each parameter is in, by all its names, for each optimizer."""
-        return self._tensors.optimizers.groups_of_parameters()
-
     def copy_at_once(self, names: Iterable[str], not_more: Iterable[str] = ()) -> None:
         """From now on, save() itself copies these tensors: something writes to them later.
 
