@@ -137,13 +137,29 @@ show holdfast repair "$step"
 echo
 show holdfast verify runs/demo
 
-scene "Resize: a 6.7B model on 4 hosts of 4 GPUs goes from 2 to 4 pipeline stages"
-show holdfast plan --model tenplex-6.7b --from tp=4,pp=2,dp=1 --to tp=4,pp=4,dp=1 \
-  --hosts 4x4 --place
-
-scene "Shrink: which devices to give up so that nothing has to move"
-show holdfast plan --model tenplex-6.7b --from tp=4,pp=2,dp=2 --to tp=4,pp=2,dp=1 \
-  --hosts 4x4 --place
+scene "Resize: a training changes TP x PP x DP while it runs, and every tensor keeps its bits"
+export HOLDFAST_PYTHON=$python
+printf '$ holdfast launch -n 4 elastic_gpt.py runs/elastic tp=2,dp=2 &\n\n'
+"$python" -m holdfast.launch -n 4 "$root/examples/elastic_gpt.py" runs/elastic tp=2,dp=2 \
+  --steps 100000 >elastic.log 2>&1 &
+elastic=$!
+# lives N: waits for the first step after N configurations, or says what went wrong.
+lives() {
+  until [ "$(grep -oE 'tp=[0-9,a-z=]+  loss' elastic.log | uniq | wc -l)" -gt "$1" ]; do
+    kill -0 "$elastic" 2>/dev/null || { cat elastic.log >&2; exit 1; }
+    sleep 0.1
+  done
+}
+lives 0
+show holdfast resize runs/elastic --to dp=3
+lives 1
+echo
+show holdfast resize runs/elastic --to tp=2,dp=2
+lives 2
+kill -TERM "$elastic"
+wait "$elastic" || [ $? = 143 ] || { cat elastic.log >&2; exit 1; }
+echo
+grep -E 'loss|on workers|stopped after' elastic.log | tail -n 12
 
 echo
 print_next "make test      # all quick tests, on the build that is there now"

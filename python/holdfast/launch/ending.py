@@ -40,7 +40,8 @@ class Ending:
 
     def code_if_unsaved(self) -> int:
         """The exit code of a job that was asked to stop and cannot save."""
-        return GAVE_UP if self._ranks.has_begun and not self.is_saved else STOPPED
+        has_steps = self._ranks.has_begun or self._ranks.is_rebuilt
+        return GAVE_UP if has_steps and not self.is_saved else STOPPED
 
     def needs(self, code: int) -> bool:
         """Whether a rank that died with the code must be replaced, so that the others can save.

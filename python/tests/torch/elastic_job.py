@@ -37,6 +37,7 @@ HOW = {
     "other model": "build() makes a smaller model in a change",
     "plain data": "the loader is a DataLoader of torch",
     "saves": "it saves after step 90, so that a job that is started again begins there",
+    "is stopped": "the launcher gets SIGTERM when worker 0 has built its new model",
     "scaler": "a GradScaler, and two processes that read data",
 }
 
@@ -85,6 +86,9 @@ def on_reach(point):
     if f"{worker}:{point}:{reached[point]}" in kills.split(","):
         Path(f"{run}.killed.{worker}").touch()
         os.kill(os.getpid(), signal.SIGKILL)
+    if (point, worker) == ("change built", 0) and "is stopped" in how:
+        os.kill(os.getppid(), signal.SIGTERM)
+        time.sleep(0.5)  # until the signal has come
     if point in ("change described", "change committed"):
         note_bits(point == "change described")
 

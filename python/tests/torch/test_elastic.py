@@ -152,6 +152,7 @@ def test_a_worker_that_dies_during_a_change_costs_no_step(tmp_path, kill, alone)
     assert job.check_bits() >= 1
 
 
+@LONG
 def test_all_ranks_start_again_if_a_part_of_the_state_died_with_a_worker(tmp_path):
     job = Job(tmp_path / "run", "tp=2,pp=2", "dp=2,pp=2", steps=40, kills="1:change met:1", ranks=4)
     assert job.code == 0, job.said
@@ -173,9 +174,18 @@ def test_a_job_whose_change_fails_goes_on_as_it_was(tmp_path, how, why):
     assert job.check_bits() == 1
 
 
+def test_a_stop_signal_that_comes_during_a_change_waits_for_its_end(tmp_path, alone):
+    job = Job(tmp_path / "run", "tp=2,pp=2", "dp=2,pp=2", how=["is stopped"])
+    assert job.code == 143 and "which is saved: signal 15" in job.said, job.said
+    assert job.configurations()[max(job.losses())] == "tp=1,pp=2,dp=2" and job.check_bits() == 1
+    job = Job(tmp_path / "run", "dp=2", steps=max(job.losses()) + 5, ranks=2)
+    assert job.code == 0, job.said
+    assert job.batches() == {step: alone.batches()[step] for step in job.batches()}
+
+
 @pytest.mark.parametrize(("first", "to", "how", "why"), [
     ("dp=2", "dp=3", [], "3 workers are wanted, and there are at most 2"),
-    ("dp=2", "dp=1", ["plain data"], "a loader that does not follow the job"),
+    pytest.param("dp=2", "dp=1", ["plain data"], "a loader that does not follow the job", marks=LONG),
 ])
 def test_a_change_that_cannot_be_is_refused_before_anything_moves(tmp_path, first, to, how, why):
     job = Job(tmp_path / "run", first, to, steps=30, how=how, ranks=2, most=2)

@@ -4,16 +4,19 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 _SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
 class HeldSignals:
-    """Keeps a signal until the job is open again. At other times it does what it does by default."""
+    """Keeps a signal until the job is open again. An open job hears signals itself, and passes them on to
+    here; without one, they do what they do by default."""
 
-    def __init__(self, *, is_active: bool) -> None:
+    def __init__(self, is_heard: Callable[[], bool], *, is_active: bool) -> None:
+        """`is_heard` says whether a job is open that hears signals."""
+        self._is_heard = is_heard
         self._came: int | None = None
         self._is_held = False
         self._is_active = is_active and threading.current_thread() is threading.main_thread()
@@ -36,6 +39,6 @@ class HeldSignals:
     def _hear(self, number: int, _: Any) -> None:
         if self._is_held:
             self._came = number
-        else:
+        elif not self._is_heard():
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)

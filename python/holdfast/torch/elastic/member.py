@@ -54,7 +54,7 @@ class Member:
         self._requests: Requests | None = None
         self._old: OldConfiguration | None = None  # until a change is made
         self._is_noted = False  # the run says which configuration the job has
-        self._signals = HeldSignals(is_active=link is not None)
+        self._signals = HeldSignals(self._has_listening_job, is_active=link is not None)
         self._due = False  # a change is due behind the step that is being made
         ranks = int(os.environ.get("WORLD_SIZE", "1")) if link is None else link.world
         if self.parallel.workers != ranks and not self.waits:
@@ -254,6 +254,10 @@ class Member:
             self._requests.note(made["members"], change.step)
             if made["request"]:
                 self._requests.answer(change, made, old, took)
+
+    def _has_listening_job(self) -> bool:
+        saves = None if self._checkpointer is None else vars(self._checkpointer).get("_saves")
+        return saves is not None and saves.job is not None and self._checkpointer._given.failures.signals
 
     def _watch_requests(self) -> None:
         if self._requests is not None:
