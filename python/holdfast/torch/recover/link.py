@@ -227,7 +227,10 @@ class Link:
             if (messages := reader.read()) is None:
                 break
             for message in messages:
-                self._hear(message)
+                try:
+                    self._hear(message)
+                except Exception:  # a rank that hears nothing any more would wait for ever
+                    _log.exception("a message of the launcher: it was noted, and what follows has failed")
         self._close()
         if self.home != 0:
             # The launcher of host 0 decides what becomes of this rank, if it hears of this.
