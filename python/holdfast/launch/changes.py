@@ -35,6 +35,7 @@ class Request:
     members: list[int]  # the workers that shall be ranks, in the order of their ranks
     is_told: bool = False  # rank 0 has heard that all of them are there
     is_begun: bool = False
+    came: float = field(default_factory=time.monotonic)
 
 
 @dataclass
@@ -75,8 +76,11 @@ class Changes:
         self._program = ""  # the configuration that the program itself has
 
     def is_going_on(self, most: float) -> bool:
-        """True while workers carry out an attempt. One that takes longer than `most` seconds has failed."""
-        attempt = self._attempt
+        """True while workers carry out an attempt. One that takes longer than `most` seconds has failed,
+        and so has a request whose workers are not there by then."""
+        attempt, request = self._attempt, self._request
+        if request is not None and not request.is_told and time.monotonic() - request.came > most:
+            self.drop(f"not all workers of {request.to} were there after {most:g} s")
         if attempt is not None and time.monotonic() - attempt.began > most:
             self._attempt = None
             self._restart(f"the change to {attempt.to} was not complete after {most:g} s")
@@ -105,11 +109,6 @@ class Changes:
         if why:
             return rank.tell(say="cannot_change", id=id, why=why)
         self._tell_if_ready()
-
-    def unwanted(self, _: Rank, id: str) -> None:
-        """Rank 0 takes back what it has asked for."""
-        if self._request is not None and self._request.id == id and not self._request.is_begun:
-            self.drop()
 
     def waits(self, rank: Rank) -> None:
         """A worker can become a rank at once."""

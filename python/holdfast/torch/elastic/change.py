@@ -38,8 +38,6 @@ _log = logging.getLogger("holdfast")
 
 _PATIENCE = 600.0  # seconds that workers wait for each other in an attempt
 
-PHASES = ("left", "met", "built", "opened", "copied", "loaded", "committed")
-
 
 class Actor(Protocol):
     """What a change has done in its process."""
