@@ -29,11 +29,10 @@ from holdfast.errors import NotFoundError
 from holdfast.options import Layout, Resuming
 from holdfast.rehearse.plan import places
 from holdfast.torch.adapters.read_ahead import ReadAhead, inexact_reads
+from holdfast.torch.adapters.same_datasets import check_fingerprints, fingerprints_of
 from holdfast.torch.checkpointer import Checkpointer
 from holdfast.torch.loop.metrics import metric_of
 from holdfast.torch.recover.restarted_steps import without_run
-from holdfast.torch.values import generators
-
 _log = logging.getLogger("holdfast")
 
 
@@ -163,6 +162,7 @@ class HoldfastTrainer:
             optimizer=getattr(ours.optimizer, "optimizer", ours.optimizer),
             scheduler=ours.lr_scheduler, scaler=ours.accelerator.scaler, **options,
         )
+        self._reads.also_notes(self._checkpointer._state)
         self._checkpointer.epoch_of = lambda: math.ceil(ours.state.epoch or 0) - 1
         self._checkpointer._run_is_checked = self._may_have_steps
         self._checkpointer.check_new('resume_from_checkpoint="auto", or another output_dir')
@@ -185,14 +185,15 @@ class HoldfastTrainer:
         if done != self._found:
             raise _Older(done)
         self._saved = done
-        resumed = generators.capture()
+        resumed = self._reads.capture()
         assert self._state is not None
+        self._state.check_dataset()
         self._state.make_workers()
         lines = self._state.inexact()
         checkpointer.report.inexact += lines
         for line in lines:
             _log.warning("resume: %s", line)
-        self._reads.resume(self._state.reads, lambda: generators.restore(resumed))
+        self._reads.resume(self._state.reads, resumed)
 
     def _load_scaler(self, checkpoint: str | None) -> None:
         if self._found is None:
@@ -276,7 +277,7 @@ class _TrainerState:
         trainer.state.stateful_callbacks = _callbacks(trainer)
         state = json.loads(json.dumps(dataclasses.asdict(trainer.state)))
         return {"state": state, "loss": loss, "logged": trainer._globalstep_last_logged,
-                "reads": self._reads.state(),
+                "reads": self._reads.state(), "datasets": fingerprints_of(self._reads.loaders),
                 "lasting loaders": list(getattr(trainer, "_eval_dataloaders", ()))}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -287,6 +288,11 @@ class _TrainerState:
     def reads(self) -> dict[str, Any]:
         """What the checkpoint says about the reading of batches; an older one says nothing."""
         return (self._restored or {}).get("reads") or ReadAhead().state()
+
+    def check_dataset(self) -> None:
+        """ValueError if the Trainer reads another dataset than before."""
+        check_fingerprints((self._restored or {}).get("datasets", ()),
+                           fingerprints_of(self._reads.loaders))
 
     def inexact(self) -> list[str]:
         """Sentences about what will not be as in a run that was not stopped."""

@@ -8,6 +8,7 @@ HoldfastIO is for the checkpoints that Lightning itself decides on (ModelCheckpo
 trainer.save_checkpoint): they become Holdfast runs of one step, without pickles.
 """
 
+import logging
 import os
 import signal
 import tempfile
@@ -40,6 +41,7 @@ from holdfast.torch.adapters.lightning_state import LightningState
 from holdfast.torch.values import generators
 from holdfast.torch.values.trees import pack
 
+_log = logging.getLogger("holdfast")
 _Path = str | PathLike[str]
 _SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # upon these a Checkpointer saves and exits
 
@@ -67,8 +69,8 @@ class HoldfastCallback(pl.Callback):
         self._resume = resume
         self._options = without_run(options, "Lightning")
         self._checkpointer: Checkpointer | None = None
-        # (state, generators, report), from on_fit_start until on_train_start
-        self._resumed: tuple[LightningState, Any, Any] | None = None
+        # (state, generators, those that wait for loaders, report), until on_train_start
+        self._resumed: tuple[LightningState, Any, Any, Any] | None = None
         self._handlers: dict[int, Any] = {}  # signal handlers before Lightning set its own
         self._boundaries: BatchBoundaries | None = None
         self._state: LightningState | None = None
@@ -93,8 +95,11 @@ class HoldfastCallback(pl.Callback):
         state = LightningState(trainer, self)
         failures = replace(self._failures, signals=False)
         with self._open(trainer, state, failures=failures) as checkpointer:
+            own = checkpointer._state
+            own.data.read_by_trainer = None  # Lightning makes its loaders later
             if checkpointer.resume() > 0:
-                self._resumed = (state, generators.capture(), checkpointer.report)
+                waiting = own.random.waiting
+                self._resumed = (state, generators.capture(), waiting, checkpointer.report)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Opens the Checkpointer. Lightning has set its signal handlers and made its iterator."""
@@ -107,8 +112,12 @@ class HoldfastCallback(pl.Callback):
         self._state = LightningState(trainer, self)
         self._checkpointer = self._open(trainer, self._state)
         self._checkpointer._run_is_checked = True  # on_fit_start has resumed, or should not
+        random = self._checkpointer._state.random
+        self._checkpointer._state.data.read_by_trainer = self._state.loaders
+        random.look()
         if self._resumed is not None:
-            (state, saved, self._checkpointer.report), self._resumed = self._resumed, None
+            (state, saved, waiting, self._checkpointer.report), self._resumed = self._resumed, None
+            state.check_datasets()
             self._state.sums = state.sums
             state.make_workers()
             if state.is_between_epochs:
@@ -116,6 +125,9 @@ class HoldfastCallback(pl.Callback):
             else:
                 state.hand_out_read_ahead()
             generators.restore(saved)  # after all that draws
+            for line in random.restore_waiting(waiting):
+                self._checkpointer.report.inexact.append(line)
+                _log.warning("resume: %s", line)
             self._measured = _logged(trainer, self._metric)
         self._boundaries = BatchBoundaries(trainer, self._after_batch, self._after_last)
 

@@ -1,6 +1,8 @@
 """What the Trainer reads, evaluates and logs after a stop is what it does without one."""
 
 
+import random
+
 import pytest
 import torch
 import transformers
@@ -63,6 +65,30 @@ class Texts(torch.utils.data.Dataset):
         return {"input_ids": torch.randint(5, 50, (6 + index % 5,), generator=made)}
 
 
+class Noisy(Texts):
+    """Draws from a generator of its own; its collate function does from another one."""
+
+    def __init__(self, first=5):
+        super().__init__()
+        self.rng, self.firsts = random.Random(5), torch.tensor([first])
+
+    def __getitem__(self, index):
+        found = super().__getitem__(index)["input_ids"].clone()
+        found[0] = self.firsts[0] + self.rng.randrange(40)
+        return {"input_ids": found}
+
+
+class Shifted:
+    """Collates, and shifts all words by a number that it draws from a generator of its own."""
+
+    def __init__(self):
+        self.rng = random.Random(6)
+
+    def __call__(self, examples):
+        batch = plain(examples)
+        return {**batch, "labels": batch["labels"].clamp(max=48) + self.rng.randrange(2)}
+
+
 class Tokenizer:
     """As much of a tokenizer as a collator that masks needs."""
 
@@ -98,7 +124,7 @@ def plain(examples):
     return {**batch, "labels": batch["input_ids"]}
 
 
-def trainer_in(folder, seed=0, collate=masked, stop=None, ours=None, **options):
+def trainer_in(folder, seed=0, collate=masked, stop=None, ours=None, texts=Texts, **options):
     torch.manual_seed(seed)
     config = transformers.GPT2Config(vocab_size=50, n_positions=16, n_embd=8, n_layer=1, n_head=1)
     defaults = dict(output_dir=str(folder), per_device_train_batch_size=2, num_train_epochs=3,
@@ -106,7 +132,8 @@ def trainer_in(folder, seed=0, collate=masked, stop=None, ours=None, **options):
                     seed=7, disable_tqdm=True, save_total_limit=2, eval_strategy="epoch",
                     remove_unused_columns=False)
     args = transformers.TrainingArguments(**(defaults | options))
-    return Trainer(transformers.GPT2LMHeadModel(config), args, train_dataset=Texts(),
+    collate = collate() if isinstance(collate, type) else collate
+    return Trainer(transformers.GPT2LMHeadModel(config), args, train_dataset=texts(),
                    eval_dataset=Texts(4), data_collator=collate, stop=stop,
                    holdfast={"writing": holdfast.Writing(space_reserve=0), **(ours or {})})
 
@@ -142,6 +169,7 @@ OPTIONS = {
     "masking": {},
     "groups by length": {"train_sampling_strategy": "group_by_length"},
     "groups by length, plain": {"train_sampling_strategy": "group_by_length", "collate": plain},
+    "generators of its own": {"texts": Noisy, "collate": Shifted},
     "accumulated": {"gradient_accumulation_steps": 2, "stops": [("step", 2), ("step", 3),
                                                                 ("step", 4), ("evaluation", 6)]},
     "uneven accumulation": {"gradient_accumulation_steps": 4, "stops": [("step", 1), ("step", 2),
@@ -166,6 +194,20 @@ def test_all_that_is_read_and_logged_is_what_it_is_without_stops(tmp_path, name,
     options = dict(OPTIONS[name])
     check(tmp_path, options.pop("stops", STOPS), **options)
     assert not [line for line in caplog.messages if "data:" in line]
+
+
+def test_another_dataset_of_the_same_length_is_refused(tmp_path):
+    with pytest.raises(Stop):
+        trainer_in(tmp_path, texts=Noisy, stop=("step", 3)).train()
+    other = trainer_in(tmp_path, texts=lambda: Noisy(first=6))
+    with pytest.raises(ValueError, match="the dataset is not the one of the checkpoint .*_fingerprint = "):
+        other.train(resume_from_checkpoint="auto")
+
+
+def test_generators_that_workers_draw_from_are_named(tmp_path, caplog):
+    with pytest.raises(Stop):
+        trainer_in(tmp_path, texts=Noisy, collate=plain, dataloader_num_workers=1, stop=("step", 3)).train()
+    assert any("generator data.dataset.rng: a loader's workers draw" in one for one in caplog.messages)
 
 
 def test_masks_of_a_real_collator_are_drawn_again(tmp_path):

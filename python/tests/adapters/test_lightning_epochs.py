@@ -1,6 +1,7 @@
 """Lightning's validations, hooks and sums of an epoch are those of a run that was not stopped."""
 
 import logging
+import random
 import warnings
 
 import lightning.pytorch as pl
@@ -99,6 +100,18 @@ class StopBefore(pl.Callback):
             raise RuntimeError("stopped")
 
 
+class Noisy(TensorDataset):
+    """Draws from a generator of its own."""
+
+    def __init__(self, *tensors, scale=0.1):
+        super().__init__(*tensors)
+        self.rng = random.Random(5)
+        self.scale = torch.full((4,), scale)
+
+    def __getitem__(self, index):
+        return (super().__getitem__(index)[0] + self.rng.random() * self.scale,)
+
+
 def data(batches=BATCHES):
     return TensorDataset(torch.arange(8.0 * batches).reshape(-1, 4) / 20)
 
@@ -108,6 +121,10 @@ def loaders(kind):
         train = DataLoader(data(), 2, shuffle=True)
     elif kind == "resumable":
         train = holdfast.data.resumable(DataLoader(data(), 2, shuffle=True))
+    elif kind == "noisy":
+        train = holdfast.data.resumable(DataLoader(Noisy(*data().tensors), 2, shuffle=True))
+    elif kind.startswith("plain and noisy"):
+        train = DataLoader(Noisy(*data().tensors, scale=0.2 if "other" in kind else 0.1), 2)
     elif kind == "torchdata":
         train = StatefulDataLoader(data(), 2, shuffle=True)
     elif kind == "workers":
@@ -186,6 +203,7 @@ OPTIONS = {
     "steps": {"max_steps": 16, "max_epochs": -1},
     "parts of epochs": {"limit_train_batches": 5, "kind": "resumable"},
     "torchdata": {"kind": "torchdata"},
+    "a dataset that draws from its own generator": {"kind": "noisy"},
     "averaged weights": {"more": lambda: [EMAWeightAveraging(decay=0.5)]},
 }
 
@@ -198,6 +216,16 @@ def test_it_holds_with_options_of_the_trainer(tmp_path, name):
 
 def test_a_plain_loader_is_exact_between_epochs(tmp_path):
     check(tmp_path, [("batch", 1, 0), ("batch", 2, 0)], kind="plain")
+
+
+def test_generators_of_datasets_go_on_with_a_plain_loader(tmp_path):
+    check(tmp_path, [("batch", 1, 0), ("batch", 2, 0)], kind="plain and noisy")
+
+
+def test_another_dataset_of_the_same_length_is_refused(tmp_path):
+    life(tmp_path, [], ("batch", 1, 0), kind="plain and noisy")
+    with pytest.raises(ValueError, match="the dataset is not the one of the checkpoint .*_fingerprint = "):
+        life(tmp_path, [], kind="plain and noisy, other")
 
 
 def test_a_batch_that_lightning_has_read_ahead_is_not_lost(tmp_path):

@@ -6,6 +6,7 @@ other states at first.
 
 import itertools
 import random
+import weakref
 
 import numpy
 import pytest
@@ -485,3 +486,41 @@ class Shuffled(Sampler):
 
 def test_a_sampler_may_shuffle_with_any_generator(tmp_path):
     check_stops(tmp_path, lambda: DataLoader(Numbers(), 2, sampler=Shuffled()), in_epochs)
+
+
+@pytest.mark.parametrize("name", ["epoch", "epoch_idx", "number"])
+def test_epochs_that_a_function_counts_from_0_after_a_resume_are_named(tmp_path, caplog, name):
+    """The variable is a function's, and looking at it keeps nothing alive that the function holds."""
+    source = f"""
+def train(ck, loader, made, first):
+    step, held = ck.resume(), made()
+    for {name} in range(first, 3):
+        for batch in loader:
+            ck.step(step)
+            step += 1
+            held = None
+            if step in (6, 9):
+                return
+"""
+    scope = {}
+    exec(source, scope)
+
+    class Held:
+        pass
+
+    alive = weakref.WeakSet()
+
+    def made():
+        held = Held()
+        alive.add(held)
+        return held
+
+    for first in (0, 0):
+        loader = torch.utils.data.DataLoader(Numbers(4))
+        ck = holdfast.Checkpointer(tmp_path, model=nn.Linear(1, 1), data=loader, every="1 steps",
+                                   writing=holdfast.Writing(space_reserve=0))
+        scope["train"](ck, loader, made, first)
+        ck.close()
+        assert not alive
+    said = [one for one in caplog.messages if "after a resume in epoch 1" in one]
+    assert bool(said) == (name != "number"), caplog.messages

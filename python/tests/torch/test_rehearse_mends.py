@@ -113,7 +113,8 @@ def test_an_update_by_hand_is_exact(tmp_path):
 
 def test_a_loop_that_begins_its_epochs_again_is_named(tmp_path):
     found = rehearse_idiom("too_many_epochs_untold", tmp_path, steps=12)
-    assert "Holdfast warned: the loop's epoch is 0 after a resume in epoch 1" in found.text
+    assert found.code == 1 and "the loop's epoch is 0 after a resume in epoch 1" in found.text
+    assert "EXACT" not in found.text.replace("NOT exact", "")
 
 
 def test_a_validation_that_a_restart_makes_again_is_no_other_batch(tmp_path):

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from holdfast.torch.adapters.lightning_loops import begin_restart
+from holdfast.torch.adapters.same_datasets import check_fingerprints, fingerprints_of
 
 _WEIGHTS = "state_dict"  # the key of the model's weights in a checkpoint of Lightning's
 
@@ -19,6 +20,13 @@ class LightningState:
         self.sums: dict[str, dict[str, Any]] = {}  # what add_sums() will add to
         self._workers: list[bool] = []
         self._read_ahead: list[Any] = []
+        self._datasets: list[str] = []  # fingerprints of the checkpoint
+
+    @property
+    def loaders(self) -> list[Any]:
+        """The loaders of the training; none before Lightning has made them."""
+        combined = self._trainer.fit_loop._combined_loader
+        return [] if combined is None else list(combined.flattened)
 
     @property
     def is_between_epochs(self) -> bool:
@@ -41,6 +49,7 @@ class LightningState:
                 "sums": _sums(trainer.fit_loop.epoch_loop._results),
                 "metrics": _metric_states(trainer.lightning_module),
                 "logged": _tensors(trainer._logger_connector._callback_metrics),
+                "datasets": fingerprints_of(self.loaders),
                 "workers": [_has_workers(one) for one in _validation_loaders(trainer)]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -61,6 +70,7 @@ class LightningState:
             trainer.datamodule.load_state_dict(state["datamodule"])
         trainer.should_stop = state["stops"]
         self.sums, self._workers = state["sums"], state["workers"]
+        self._datasets = state.get("datasets", [])
         self._read_ahead = state["read ahead"]
         _load_metric_states(trainer.lightning_module, state["metrics"])
         trainer._logger_connector._callback_metrics.update(state["logged"])
@@ -87,6 +97,10 @@ class LightningState:
         for loader, had in zip(_validation_loaders(self._trainer), self._workers, strict=False):
             if had and not _has_workers(loader):
                 iter(loader)
+
+    def check_datasets(self) -> None:
+        """ValueError if Lightning's loaders read other datasets than before."""
+        check_fingerprints(self._datasets, fingerprints_of(self.loaders))
 
     def hand_out_read_ahead(self) -> None:
         """Has the next batches be those that Lightning had read ahead, as it does without a length."""

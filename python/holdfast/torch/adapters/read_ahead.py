@@ -10,7 +10,7 @@ Workers of a loader draw from generators of their own, which are not saved. They
 have drawn anything, so that a resume can say that it is not exact.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -31,7 +31,8 @@ class ReadAhead:
         self._undo: Any = None  # the generators before the workers of a resumed run were made
         self._resumed: dict[str, Any] | None = None  # until the resumed epoch draws as before
         self._skipped = 0  # batches of the resumed epoch that were trained before
-        self._restore: Callable[[], None] | None = None  # what puts back those of the checkpoint
+        self._restore: Any = None  # the generators of the checkpoint, until they are put back
+        self._beside: Mapping[str, Any] = {}  # generators beside those of the process
 
     def watch(self, loader: Any) -> None:
         """Notes from now on what the reading of this loader draws."""
@@ -53,9 +54,24 @@ class ReadAhead:
         return {"begun": self._begun, "before": self._before, "number": self._number,
                 "drawn by workers": drawn, "workers stay": self._workers_stay}
 
-    def resume(self, saved: dict[str, Any], restore: Callable[[], None]) -> None:
-        """Has the next epoch draw as before. `restore` puts back the checkpoint's generators."""
-        self._resumed, self._restore = saved, restore
+    @property
+    def loaders(self) -> list[Any]:
+        """The loader that is watched, if there is one."""
+        return [] if self._loader is None else [self._loader]
+
+    def also_notes(self, state: Any) -> None:
+        """Notes also the generators that the state saves, and those that it finds in the loader."""
+        state.data.read_by_trainer = self.loaders
+        state.random.look()
+        self._beside = state.generators
+
+    def capture(self) -> dict[str, Any]:
+        """All generators as they are now."""
+        return generators.capture(self._beside)
+
+    def resume(self, saved: dict[str, Any], resumed: Any) -> None:
+        """Has the next epoch draw as before. `resumed` are the generators of the checkpoint."""
+        self._resumed, self._restore = saved, resumed
 
     def begin_epoch(self, epoch: int, skipped: int) -> None:
         """Called before an epoch's iterator is made, of which so many batches were trained before."""
@@ -63,23 +79,23 @@ class ReadAhead:
         # Workers that stay are made once. An epoch that is not the first finds them, unless it is
         # of a process that resumed.
         missing = self._workers_stay and epoch > 0 and self._loader._iterator is None
-        self._undo = generators.capture() if missing else None
+        self._undo = self.capture() if missing else None
 
     def restore_now(self) -> None:
         """Puts back the generators of the checkpoint, unless that is done, or comes too early."""
         if self._restore is not None and (self._skipped or self._undo is None):
-            self._take_restore()()
+            self._put_back(self._take_restore())
 
     def before_order(self) -> None:
         """Called before the order of an epoch is drawn."""
         if self._resumed is not None and self._skipped:
             if self._resumed["begun"] is not None:
-                generators.restore(self._resumed["begun"])
+                self._put_back(self._resumed["begun"])
         elif self._undo is not None:
-            generators.restore(self._undo)
+            self._put_back(self._undo)
             if self._restore is not None:
-                self._take_restore()()
-        self._begun, self._undo = generators.capture(), None
+                self._put_back(self._take_restore())
+        self._begun, self._undo = self.capture(), None
 
     def before_batch(self, number: int) -> None:
         """Called before a batch is read."""
@@ -88,19 +104,22 @@ class ReadAhead:
         if self._resumed is not None and self._skipped:
             ahead = self._resumed["number"] == self._skipped
             if ahead and number == self._skipped:
-                generators.restore(self._resumed["before"])
+                self._put_back(self._resumed["before"])
             elif self._restore is not None and number == self._skipped + ahead:
-                self._take_restore()()
-        self._before, self._number = generators.capture(), number
+                self._put_back(self._take_restore())
+        self._before, self._number = self.capture(), number
 
     @property
     def _workers_stay(self) -> bool:
         return self._loader is not None and bool(self._loader.persistent_workers)
 
-    def _take_restore(self) -> Callable[[], None]:
+    def _take_restore(self) -> Any:
         restore, self._restore, self._resumed = self._restore, None, None
-        assert restore is not None
         return restore
+
+    def _put_back(self, noted: Mapping[str, Any]) -> None:
+        generators.restore({**noted, "extra": {}})
+        generators.restore_extra(noted["extra"], self._beside)
 
 
 def inexact_reads(saved: dict[str, Any], in_mid_epoch: bool) -> list[str]:

@@ -40,14 +40,17 @@ def fingerprint_of(dataset: Any) -> str:
     return text
 
 
-def check_fingerprint(state: Mapping[str, Any], ours: str) -> None:
-    """ValueError if the state is of another dataset. A state without a fingerprint is accepted."""
+def check_fingerprint(state: Mapping[str, Any], ours: str, way_out: str = "") -> None:
+    """ValueError if the state is of another dataset. A state without a fingerprint is accepted.
+
+    `way_out` is what takes the dataset for the same one where the loader is a trainer's.
+    """
     saved = state.get("fingerprint", ours)
     if saved != ours:
         raise ValueError(f"data: the dataset is not the one of the checkpoint (fingerprint {ours}, "
                          f"and {saved} was saved); expected the same dataset, or "
-                         f"holdfast.data.resumable(loader, fingerprint={saved!r}) to take it for "
-                         "the same")
+                         f"{way_out or f'holdfast.data.resumable(loader, fingerprint={saved!r})'} to "
+                         "take it for the same")
 
 
 def _given(dataset: Any) -> str:

@@ -30,6 +30,8 @@ class Loaders:
         self._own: dict[str, Loader] = {}
         self._foreign: dict[str, ForeignLoader] = {}
         self._all: dict[str, Any] = {}
+        # What a trainer reads, and saves the positions of; None while it has made none yet.
+        self.read_by_trainer: list[Any] | None = []
         self._without_batch = 0  # steps in sequence that have read nothing
         self._restores: list[Callable[[], Any]] = []  # to be called once an iterator exists
         for name, one in given.items():
@@ -87,9 +89,11 @@ class Loaders:
 
     def sources(self) -> list[tuple[str, Source]]:
         """What the loaders read with, by name; nothing that a loader of another kind may save."""
-        own = [(".".join(filter(None, ("data", name, inner))), source)
-               for name, one in self._own.items() for inner, source in one.sources().items()]
-        return own + [(_path(name), _source_of_foreign(self._all[name])) for name in self._foreign]
+        others = self.read_by_trainer or []
+        known = {**self._all, **{str(number) if len(others) > 1 else "": one
+                                 for number, one in enumerate(others)}}
+        return [(".".join(filter(None, ("data", name, inner))), source)
+                for name, one in known.items() for inner, source in _sources_of(one).items()]
 
     # What the training does
 
@@ -182,6 +186,10 @@ class Loaders:
     def hand_out_again(self) -> bool:
         """The next batches are those that were handed out since keep_batches(). False if not."""
         return all([one.hand_out_again() for one in self._own.values()])
+
+
+def _sources_of(data: Any) -> Mapping[str, Source]:
+    return data.sources() if isinstance(data, Loader) else {"": _source_of_foreign(data)}
 
 
 def _source_of_foreign(data: Any) -> Source:

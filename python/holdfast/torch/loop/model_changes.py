@@ -37,6 +37,7 @@ class ModelChanges:
         self._frozen = FrozenWrites(state)
         self._calls = 0  # of step(), since the start or a resume
         self._resumed_in: Any = None  # the epoch of the loader when resume() returned
+        self._epochs: dict[str, str] = {}  # what begins_again() has said
         self._depth = 0  # steps of optimizers that were given and have begun
         self._last_step = LastStep(state.model_tensors)
         self.note = self._last_step.note  # notes that the model is now what it is after a step
@@ -50,8 +51,8 @@ class ModelChanges:
         return self._unknown.found
 
     def find_unsaved(self) -> dict[str, str]:
-        """The same, and sentences about loaders that feed the training and were not given."""
-        return {**self.find_unknown(), **self._loaders.sentences}
+        """The same, and sentences about loaders that were not given and epochs that begin again."""
+        return {**self.find_unknown(), **self._loaders.sentences, **self._epochs}
 
     def before_update(self, optimizer: torch.optim.Optimizer) -> None:
         """Called before every update of an optimizer of this process."""
@@ -97,6 +98,7 @@ class ModelChanges:
         self._calls += 1
         self._unknown.calls += 1
         if self._calls == 1 and is_plain and (text := begins_again(self._resumed_in)):
+            self._epochs["epoch"] = text
             warn(text)
         if self._calls <= _FIRST:
             self._unknown.look_for_schedulers()

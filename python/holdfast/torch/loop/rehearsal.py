@@ -352,7 +352,7 @@ def _unsaved_generators(state: Any) -> dict[str, str]:
 
 def _unsaved_by(checkpointer: Any) -> list[str]:
     """Sentences about what takes part in the training, and is not in the saves as it should be."""
-    return [*checkpointer._changes.find_unknown().values(), *map(str, checkpointer.report.inexact)]
+    return [*checkpointer._changes.find_unsaved().values(), *map(str, checkpointer.report.inexact)]
 
 
 def _text_of(loss: Any) -> str | None:

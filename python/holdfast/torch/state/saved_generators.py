@@ -1,9 +1,10 @@
 """The random generators that a checkpoint has beside those of the process.
 
-These are the ones that the caller gave, and the ones that nobody gave and that are found in the model
-in what the loader reads with, and among the global variables of the script (found_generators.py). A found generator is saved under its path,
-such as "data.dataset.rng", and restored when those of the process are. In a loader's workers, a
-dataset draws from copies that no checkpoint can have: those generators are named in `unsaved`.
+These are the ones that the caller gave, and the ones that nobody gave and that are found in the model,
+in what the loader reads with, and among the global variables of the script (found_generators.py). A
+found generator is saved under its path, such as "data.dataset.rng", and restored when those of the
+process are. In a loader's workers, a dataset draws from copies that no checkpoint can have: those
+generators are named in `unsaved`.
 """
 
 import logging
@@ -41,6 +42,8 @@ class SavedGenerators:
         self._looked_at = 0  # how many objects the last thorough search has seen
         self._holders: list[Any] = []  # where generators were found
         self._warned: set[str] = set()
+        # Restored states of generators in loaders that a trainer has yet to make.
+        self.waiting: dict[str, Any] = {}
 
     @property
     def dicts(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, str]]:
@@ -73,7 +76,17 @@ class SavedGenerators:
     def restore(self, saved: Mapping[str, Any]) -> list[str]:
         """Restores all generators. Returns why the run may differ in bits from now on."""
         self.look()
-        return random_generators.restore(saved, self.all)
+        states = dict(saved["extra"])
+        if self._data.read_by_trainer is None:
+            self.waiting = {name: states.pop(name) for name in list(states)
+                            if name.startswith("data.") and name not in self.all}
+        return random_generators.restore({**saved, "extra": states}, self.all)
+
+    def restore_waiting(self, waiting: Mapping[str, Any]) -> list[str]:
+        """Restores what waited for the loaders. Returns why the run may differ in bits."""
+        self.look()
+        random_generators.restore_extra(waiting, self.all)
+        return [f"generator {name}: not in this process" for name in sorted(waiting.keys() - self.all)]
 
     def _search(self, search: Search) -> Iterator[tuple[str, Any]]:
         for key, model in self._models:

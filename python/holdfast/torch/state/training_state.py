@@ -86,8 +86,8 @@ class TrainingState:
         others = {name: one for name, one in objects.items() if not holds_only_generators(one)}
         self._objects = StatefulObjects(model, keyed, others, self.data, layout.rules or {},
                                         self._rank, self._world)
-        self._random = SavedGenerators(given, by_key(model), self.data, objects.values())
-        self.generators, self.found, self.unsaved = self._random.dicts
+        self.random = SavedGenerators(given, by_key(model), self.data, objects.values())
+        self.generators, self.found, self.unsaved = self.random.dicts
         self.data.use_generators(self.generators)
         random_generators.capture(self.generators)  # done here because it is slow the first time
         self._notes: dict[str, str] = {}  # why what is restored may not be exactly right
@@ -156,8 +156,8 @@ class TrainingState:
         captured.objects.update(self._objects.kinds())
         captured.rank_objects["optimizer"] = self._tensors.objects(looked=True)
         captured.rank_objects.update(self._tensors.peculiarities())
-        self._random.look()
-        self._random.warn()
+        self.random.look()
+        self.random.warn()
         captured.rank_objects["generators"] = random_generators.capture(self.generators)
         captured.rank_objects["unsaved generators"] = dict(self.unsaved)
         self.data.stop_restoring()
@@ -422,7 +422,7 @@ class TrainingState:
         inexact += [*inexact_generators(own), *inexact_strides(self._tensors.entries, own)]
 
         def restore() -> None:
-            lines = self._random.restore(own["generators"])
+            lines = self.random.restore(own["generators"])
             inexact.extend(line for line in lines if line not in inexact)
 
         inexact += self.data.restore_after_iter(restore, own.get("data draws"))
