@@ -93,3 +93,34 @@ def test_a_resume_of_lightning_at_an_epochs_end_is_exact_by_its_mend(tmp_path, m
     found = rehearse(LIGHTNING, tmp_path, steps=11, at=(6, 8), mend=mend)
     print(found.text)
     assert found.code == code, found.text
+
+
+def test_checkpoints_that_lightning_decides_on_go_to_the_rehearsal(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    script = LIGHTNING.replace("enable_checkpointing=False", "plugins=[HoldfastIO()]").replace(
+        'callbacks=[', 'callbacks=[pl.callbacks.ModelCheckpoint("own", every_n_train_steps=2), ').replace(
+        "import HoldfastCallback", "import HoldfastCallback, HoldfastIO")
+    found = rehearse(script, tmp_path, steps=11)
+    assert found.code == 0, found.text
+    assert not [one for one in (tmp_path / "own").rglob("*") if one.is_file()]
+
+
+# The Trainer reads a batch ahead, and nothing notes what was drawn for it.
+NO_NOTES = """
+from holdfast.torch.adapters.read_ahead import ReadAhead
+ReadAhead.watch = lambda self, loader: None
+"""
+
+
+@pytest.mark.parametrize(("mend", "code"), [("", 0), (NO_NOTES, 1)], ids=["mended", "not mended"])
+def test_what_the_trainer_reads_ahead_is_drawn_again_by_its_mend(tmp_path, monkeypatch, mend, code):
+    monkeypatch.chdir(tmp_path)
+    script = TRAINER.replace("Trainer(Net(), args,", """
+def noisy(samples):
+    x = torch.stack([one["x"] for one in samples])
+    return {"x": x + torch.rand(x.shape), "labels": torch.stack([one["labels"] for one in samples])}
+
+Trainer(Net(), args, data_collator=noisy,""")
+    found = rehearse(script, tmp_path, steps=11, mend=mend)
+    assert found.code == code, found.text
+    assert code == 0 or found.json["first_difference"]["what"] == "batch", found.text
