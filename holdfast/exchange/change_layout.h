@@ -11,6 +11,8 @@
 //   3. They carry it out (exchange.h).
 #pragma once
 
+#include <vector>
+
 #include "holdfast/exchange/exchange.h"
 
 namespace holdfast {
@@ -30,6 +32,27 @@ struct LayoutChange {
 // After one of the two, the transport can be used again.
 Result<Exchanged> change_layout(Env& env, Transport& transport,
                                 const LayoutChange& change, PieceStorage& storage,
+                                const ExchangeOptions& options = {});
+
+// Which ranks might take which places of the layout that is wanted.
+struct Places {
+  // The ranks that say what is wanted at place 0, 1, ...: each its own pieces.
+  std::vector<int> told_by{};
+  std::vector<int> able{};  // the ranks that may take a place
+  uint32_t group = 1;       // places [k*group, (k+1)*group) stay on one host (plan/placement.h)
+};
+
+struct PlacedRanks {
+  std::vector<int> ranks{};  // by place
+  // What the plan to those places moves, what it would move if every rank took the place
+  // that it has told of, and what all places need.
+  int64_t moved = 0, moved_as_told = 0, needed = 0;
+};
+
+// Finds the places of ranks with which the fewest bytes move. Called by all ranks of the
+// transport together, like change_layout(), which may follow; nothing moves.
+Result<PlacedRanks> place_ranks(Env& env, Transport& transport,
+                                const LayoutChange& change, const Places& places,
                                 const ExchangeOptions& options = {});
 
 }  // namespace holdfast

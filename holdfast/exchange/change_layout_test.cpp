@@ -102,6 +102,35 @@ TEST_F(ChangeLayoutTest, WithoutAWholeRankNothingIsFoundAndWithoutAReplacementNo
   }
 }
 
+TEST_F(ChangeLayoutTest, RanksTakeThePlacesForWhichTheyHaveMost) {
+  Memory first(1000, std::byte{1}), second(3000, std::byte{2});
+  const LocalPiece w = whole_piece("w", ByteSpan(first), {1000});
+  const LocalPiece v = whole_piece("v", ByteSpan(second), {3000});
+  // Ranks 0 and 1 hold w, ranks 2 and 3 hold v. Place 0 needs w, and place 1 needs v.
+  LocalNetwork network(*env_, 4);
+  on_ranks(4, [&](int r) {
+    const auto placed_of = [&](std::vector<int> able) {
+      std::vector<LocalPiece> old{r < 2 ? w : v}, wanted;
+      if (r < 2) wanted.push_back(r == 0 ? w : v);
+      const LayoutChange change{.old = std::move(old), .wanted = std::move(wanted)};
+      return place_ranks(*env_, network.endpoint(r), change,
+                         {.told_by = {0, 1}, .able = std::move(able)}, {.patience = 60s});
+    };
+    const Result<PlacedRanks> placed = placed_of({0, 1, 2, 3});
+    ASSERT_OK(placed);
+    EXPECT_LT(placed->ranks[0], 2);
+    EXPECT_GE(placed->ranks[1], 2);
+    EXPECT_EQ(placed->moved, 0);
+    EXPECT_EQ(placed->moved_as_told, 3000);
+    EXPECT_EQ(placed->needed, 4000);
+    const Result<PlacedRanks> without = placed_of({1, 3});
+    ASSERT_OK(without);
+    EXPECT_EQ(without->ranks, (std::vector<int>{1, 3}));
+    EXPECT_ERROR(placed_of({1}), ErrorCode::kInvalid);
+    EXPECT_ERROR(placed_of({1, 4}), ErrorCode::kInvalid);
+  });
+}
+
 // Ranks with a tensor on a device each: a whole one, whose training still works on it,
 // and one that is to be filled.
 TEST_F(ChangeLayoutTest, TensorsOnDevicesAreFilledAfterTheWorkThatIsQueued) {

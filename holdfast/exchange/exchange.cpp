@@ -355,6 +355,7 @@ class Exchange {
                    .copied = counts.copied,
                    .peak = memory_.most(),
                    .moved = task_.plan->figures.moved,
+                   .bound = task_.plan->figures.moved_bound,
                    .prepared = prepared,
                    .copied_for = copied,
                    .verified = verified};

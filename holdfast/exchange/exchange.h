@@ -102,6 +102,7 @@ struct Exchanged {
   // The most that old and new pieces and buffers had at one time.
   int64_t peak = 0;
   int64_t moved = 0;  // what the plan moves between all ranks together
+  int64_t bound = 0;  // the least that any plan could move
   // Of the target's tensors; the same before and after. Empty with ExchangeProof::kMoved.
   std::vector<Seal> seals{};
   Duration prepared{}, copied_for{}, verified{};  // how long the phases took

@@ -1,6 +1,8 @@
 // Bindings of exchange/: names, types and docs only.
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/vector.h>
 
+#include <functional>
 #include <numeric>
 #include <thread>
 
@@ -14,20 +16,14 @@ namespace {
 // The call runs in a thread of its own while this one waits in slices, in which Python
 // handles its signals. A call that a signal ends closes the transport: the other ranks
 // wait for this one, and cannot go on without it.
-Exchanged change(HeldTransport& self, const LocalPieces& old, const LocalPieces& wanted,
-                 double timeout, bool prove_all, uint64_t stream) {
-  const std::shared_ptr<TcpTransport> transport = self.get();
-  const ExchangeOptions options{
-      .proof = prove_all ? ExchangeProof::kState : ExchangeProof::kMoved,
-      .deadline = deadline_of(timeout),
-      .stream = reinterpret_cast<CudaStream>(stream)};  // NOLINT
+template <class T>
+T while_signals_are_handled(TcpTransport& transport,
+                            const std::function<Result<T>()>& call) {
   Mutex mutex;
   Condition changed;
-  std::optional<Result<Exchanged>> outcome;
+  std::optional<Result<T>> outcome;
   std::jthread caller([&] {
-    GivenStorage storage(wanted);
-    Result<Exchanged> done = change_layout(
-        env(), *transport, {.old = old, .wanted = wanted}, storage, options);
+    Result<T> done = call();
     MutexLock lock(mutex);
     outcome = std::move(done);
     changed.notify_all();
@@ -43,7 +39,7 @@ Exchanged change(HeldTransport& self, const LocalPieces& old, const LocalPieces&
     }
     if (PyErr_CheckSignals() == 0) continue;
     const nb::gil_scoped_release unlocked;
-    transport->close();
+    transport.close();
     caller.join();
     const nb::gil_scoped_acquire locked;
     throw nb::python_error();
@@ -51,6 +47,31 @@ Exchanged change(HeldTransport& self, const LocalPieces& old, const LocalPieces&
   const nb::gil_scoped_release unlocked;
   caller.join();
   return unwrap(*std::move(outcome));
+}
+
+Exchanged change(HeldTransport& self, const LocalPieces& old, const LocalPieces& wanted,
+                 double timeout, bool prove_all, uint64_t stream) {
+  const std::shared_ptr<TcpTransport> transport = self.get();
+  const ExchangeOptions options{
+      .proof = prove_all ? ExchangeProof::kState : ExchangeProof::kMoved,
+      .deadline = deadline_of(timeout),
+      .stream = reinterpret_cast<CudaStream>(stream)};  // NOLINT
+  return while_signals_are_handled<Exchanged>(*transport, [&] {
+    GivenStorage storage(wanted);
+    return change_layout(env(), *transport, {.old = old, .wanted = wanted}, storage,
+                         options);
+  });
+}
+
+PlacedRanks place(HeldTransport& self, const LocalPieces& old, const LocalPieces& wanted,
+                  const std::vector<int>& told_by, const std::vector<int>& able,
+                  uint32_t group, double timeout) {
+  const std::shared_ptr<TcpTransport> transport = self.get();
+  return while_signals_are_handled<PlacedRanks>(*transport, [&] {
+    return place_ranks(env(), *transport, {.old = old, .wanted = wanted},
+                       {.told_by = told_by, .able = able, .group = group},
+                       {.deadline = deadline_of(timeout)});
+  });
 }
 
 int64_t sum_of(const std::array<int64_t, kCarriers>& bytes) {
@@ -69,6 +90,7 @@ void bind_exchange(nb::module_& m) {
           "Bytes that this rank sent, with those that it passed on.")
       .def_ro("copied", &Exchanged::copied, "Bytes copied inside this rank's memory.")
       .def_ro("moved", &Exchanged::moved, "Bytes that all ranks together received.")
+      .def_ro("bound", &Exchanged::bound, "The least that any plan could move.")
       .def_prop_ro(
           "shared",
           [](const Exchanged& self) {
@@ -92,6 +114,18 @@ void bind_exchange(nb::module_& m) {
       "sent, UnavailableError if a rank is gone, TimeoutError after `timeout` seconds.\n"
       "After the last three, connect another transport to try again. If a signal's\n"
       "handler raises meanwhile, the transport is closed.");
+  nb::class_<PlacedRanks>(m, "PlacedRanks", "What place_ranks found.")
+      .def_ro("ranks", &PlacedRanks::ranks, "The rank of each place.")
+      .def_ro("moved", &PlacedRanks::moved, "Bytes that move if they take these places.")
+      .def_ro("moved_as_told", &PlacedRanks::moved_as_told,
+              "Bytes that move if ranks take the places that they have told of.")
+      .def_ro("needed", &PlacedRanks::needed, "Bytes that all places need.");
+  m.def("place_ranks", &place, nb::arg("transport"), nb::arg("old"), nb::arg("wanted"),
+        nb::arg("told_by"), nb::arg("able"), nb::arg("group"), nb::arg("timeout"),
+        "Finds the ranks for the places of a new layout with which the fewest bytes move.\n\n"
+        "All ranks of the transport call it together, as change_layout(). Place p is what\n"
+        "rank told_by[p] wants. Only ranks in `able` get places; `group` places in a row\n"
+        "stay on one host. Nothing moves.");
 }
 
 }  // namespace holdfast::python

@@ -21,6 +21,11 @@ MEMORY = Path("/dev/shm")
 # then wait for ever, here and in the processes that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# torch asks a name server for the name of each process that connects to a store, and waits 5 s if the
+# answer is lost. No test needs one.
+os.environ["RES_OPTIONS"] = "attempts:0"
+os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # else torch says each time that it got no answer
+
 # A busy machine is slow, which is no fault of what is tested.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")

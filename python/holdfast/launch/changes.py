@@ -6,7 +6,8 @@ The launcher decides who takes part, the workers move the state (torch/elastic/c
                as ck.resume(), and wait there. Then rank 0 hears that it can go on, and has all ranks
                stop after the same step.
     appointed  a rank has stopped there. When all have, a generation begins: every worker that holds
-               a part of the state, or shall hold one, hears of its members.
+               a part of the state, or shall hold one, hears of its members. They may choose others of
+               those that take part, or another order, with which fewer bytes move.
     changed    a worker has all that it shall have. When all say so, that generation is the job; until
                then the old state is kept.  <- the commit point
     unchanged  a worker has failed, and so has the attempt. The next attempt leads back.
@@ -33,6 +34,8 @@ class Request:
     id: str
     to: str  # the configuration
     members: list[int]  # the workers that shall be ranks, in the order of their ranks
+    avoid: set[int]  # workers that shall have no place
+    is_only_planned: bool  # nothing is to change
     is_told: bool = False  # rank 0 has heard that all of them are there
     is_begun: bool = False
     came: float = field(default_factory=time.monotonic)
@@ -48,14 +51,9 @@ class Attempt:
     old: str  # the configuration before
     leads_back: bool
     why: str  # why it leads back
+    participants: list[int]  # the workers that take part, those that hold the state first
     changed: set[int] = field(default_factory=set)
     began: float = field(default_factory=time.monotonic)
-
-    @property
-    def participants(self) -> list[int]:
-        """The workers that take part, those that hold the state first."""
-        before = [one.number for one in self.holders]
-        return before + [one for one in self.members if one not in before]
 
 
 class Changes:
@@ -96,13 +94,14 @@ class Changes:
         """The configuration of the job, and those for other numbers of workers."""
         self._program, self._sizes = text, {int(number): one for number, one in sizes.items()}
 
-    def wanted(self, rank: Rank, id: str, to: str, workers: int, avoid: list[int]) -> None:
+    def wanted(self, rank: Rank, id: str, to: str, workers: int, avoid: list[int],
+               is_only_planned: bool) -> None:
         """Rank 0 asks for a change."""
         members, why = self._choose(workers, set(avoid))
         if self._request is not None or self._attempt is not None:
             why = "another change is under way"
         elif not why:
-            self._request = Request(id, to, members)
+            self._request = Request(id, to, members, set(avoid), is_only_planned)
             if missing := [one for one in members if self._ranks.of(one) is None
                            and not self._start(one)]:
                 why, self._request = f"worker {missing[0]} cannot be started: its host is not there", None
@@ -123,11 +122,12 @@ class Changes:
             request.is_begun, self._appointed = True, set()
             self._begin(request.to, request.members)
 
-    def changed(self, rank: Rank, generation: int) -> None:
-        """A worker has all that it shall have."""
+    def changed(self, rank: Rank, generation: int, members: list[int]) -> None:
+        """A worker has all that it shall have. All come to the same members."""
         attempt = self._attempt
         if attempt is None or generation != self._ranks.generation:
             return
+        attempt.members = members
         attempt.changed.add(rank.number)
         if attempt.changed.issuperset(attempt.participants):
             self._commit(attempt)
@@ -140,7 +140,9 @@ class Changes:
         if attempt.leads_back:
             self._attempt = None
             return self._restart(f"{self._ranks.name(rank)}: {why}")
+        is_planned = self._request is not None and self._request.is_only_planned
         self._begin(attempt.old, [one.number for one in attempt.holders],
+                    f"the change to {attempt.to} was only planned" if is_planned else
                     f"the change to {attempt.to} has failed: {self._ranks.name(rank)}: {why}")
 
     def ended(self, rank: Rank, how: str) -> bool:
@@ -202,7 +204,11 @@ class Changes:
         holders = self._ranks.all if before is None else before.holders
         old = self._now if before is None else before.old
         holders = [one for one in holders if one.exit_code is None]
-        self._attempt = attempt = Attempt(to, members, holders, old, bool(why), why)
+        numbers = [one.number for one in holders]
+        participants = numbers + [one for one in members if one not in numbers]
+        request = self._request
+        avoid = set() if request is None else request.avoid
+        self._attempt = attempt = Attempt(to, members, holders, old, bool(why), why, participants)
         self._ranks.generation += 1
         self._ranks.decided = {}
         known = {one.number: one for one in [*self._ranks.all, *self._ranks.spares]}
@@ -212,10 +218,12 @@ class Changes:
             known[number].is_waiting = False
             known[number].tell(
                 say="change", generation=self._ranks.generation, to=to, members=members, why=why,
-                request="" if self._request is None else self._request.id,
-                hosts=[known[one].home for one in members],
-                is_local=len({known[one].home for one in attempt.participants}) == 1,
-                participants=attempt.participants, holders=[one.number for one in holders])
+                request="" if request is None else request.id,
+                is_only_planned=not why and request is not None and request.is_only_planned,
+                able=[one for one in participants if one not in avoid or one in members],
+                homes={one: known[one].home for one in participants},
+                is_local=len({known[one].home for one in participants}) == 1,
+                participants=participants, holders=numbers)
 
     def _begin_with(self, attempt: Attempt, left: list[Rank], why: str) -> None:
         """The next attempt after a death, with the ranks of before that are left."""

@@ -55,6 +55,10 @@ def _serve(write: int, alive: int, has_other_hosts: bool) -> None:
     code = 1
     try:
         os.setsid()
+        # torch asks a name server who connects, waits for its answer before it serves others, and warns
+        # if there is none.
+        os.environ["RES_OPTIONS"] = "attempts:0"
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         import torch.distributed as dist
 
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)

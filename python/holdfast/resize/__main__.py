@@ -20,6 +20,7 @@ _EXAMPLES = """examples:
   holdfast resize runs/gpt                             the configuration that the job has
   holdfast resize runs/gpt --to tp=1,pp=2,dp=2
   holdfast resize runs/gpt --to dp=3 --avoid 0         on other workers than the first
+  holdfast resize runs/gpt --to pp=2 --plan-only       what would move; the job goes on as it is
 """
 
 
@@ -42,14 +43,14 @@ def main() -> int:
         parser.error(f"--to: {error}")
     control = Control(run_path(given.run))
     try:
-        if given.to is None and not given.avoid:
+        if given.to is None and not given.avoid and not given.plan_only:
             return _show(control, given)
         answer = _ask(control, given)
     except NotFoundError as error:
         return _fail(str(error), given.json, NOTHING_FOUND)
     except KeyboardInterrupt:
         return 130
-    if answer["state"] != "made":
+    if answer["state"] not in ("made", "planned"):
         return _fail(answer.get("why") or "the job has not answered", given.json, FAILED, answer)
     print(json.dumps(answer) if given.json else text_of(answer))
     return DONE
@@ -57,19 +58,24 @@ def main() -> int:
 
 def text_of(answer: dict[str, Any]) -> str:
     """What a change was, for people."""
+    on = f"{answer['old']} -> {answer['to']} on workers {' '.join(map(str, answer['workers']))}"
+    moved = f"{answer['moved'] / 1e6:.1f} MB"
+    if answer["state"] == "planned":
+        return (f"{on}: would move {moved} of {answer['needed'] / 1e6:.1f} MB; the job goes on as it was, and "
+                f"stood still {answer['stood_still']:.2f} s")
+    bound = ", the bound" if answer["moved"] == answer["bound"] else f", bound {answer['bound'] / 1e6:.1f} MB"
     phases = " ".join(f"{name} {took:.2f}" for name, took in answer["seconds"].items())
-    return (f"{answer['old']} -> {answer['to']} on workers {' '.join(map(str, answer['workers']))}, after step "
-            f"{answer['step']}\nstood still {answer['stood_still']:.2f} s ({phases}), "
-            f"{answer['moved'] / 1e6:.1f} MB moved; {answer['seals']} seals equal")
+    return (f"{on}, after step {answer['step']}\nstood still {answer['stood_still']:.2f} s ({phases}), "
+            f"{moved} moved{bound}; {answer['seals']} seals equal")
 
 
 def _ask(control: Control, given: argparse.Namespace) -> dict[str, Any]:
-    id = control.request(to=given.to or "", avoid=given.avoid)
+    id = control.request(to=given.to or "", avoid=given.avoid, plan_only=given.plan_only)
     began, said = time.monotonic(), ""
     try:
         while True:
             answer = control.read_answer(id)
-            if answer is not None and answer["state"] in ("made", "refused"):
+            if answer is not None and answer["state"] in ("made", "planned", "refused"):
                 return answer
             waited = time.monotonic() - began
             if answer is None and waited > _TO_ANSWER:
@@ -121,6 +127,9 @@ def _parser() -> argparse.ArgumentParser:
                         help="tp=2,pp=2,dp=1: an axis that is not named is 1 (default: as it is now)")
     parser.add_argument("--avoid", metavar="WORKER", type=int, action="append", default=[],
                         help="a worker that shall have no part in the job any more; may be repeated")
+    parser.add_argument("--plan-only", action="store_true",
+                        help="say what would move, and change nothing; training stands still for a moment, "
+                             "because the model is built to know it")
     parser.add_argument("--timeout", metavar="SECONDS", type=float, default=600.0,
                         help="how long to wait for the change (default: 600)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")

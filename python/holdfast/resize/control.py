@@ -1,7 +1,7 @@
 """The folder RUN/control, through which a job that runs is asked for another configuration.
 
     request-ID.json   what is asked for; written under another name and renamed, so that it is whole
-    answer-ID.json    how far it is, by the job: "asked", "waits", "made" or "refused"
+    answer-ID.json    how far it is, by the job: "asked", "waits", "made", "planned" or "refused"
     now.json          the configuration that the job has, its workers, and since which step
 
 All are small JSON objects. A request names the epoch of the job that it is for, so that a job that is

@@ -95,11 +95,10 @@ def on_reach(point):
 
 def note_bits(is_before):
     """Keeps all tensors that this worker holds."""
-    state = vars(ck).get("_state")
-    if state is None or (not is_before and state is described[0]):
+    state, link = vars(ck).get("_state"), job._member._side.link
+    if state is None or (not is_before and (state is described[0] or worker not in link.members)):
         return  # the worker has no part in what follows
     described[0] = state
-    link = job._member._side.link
     Path(f"{run}.bits").mkdir(exist_ok=True)
     held = {name: (tuple(piece.shape), piece.box.extents, piece.tensor.clone())
             for piece, name in state.saved_pieces()}

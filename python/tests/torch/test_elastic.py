@@ -83,17 +83,21 @@ def alone(tmp_path_factory):
 
 
 def test_a_job_goes_through_configurations_with_all_bits_and_samples(tmp_path, alone):
-    job = Job(tmp_path / "run", "tp=2,pp=2", "dp=2,pp=2;dp=3;dp=2,tp=2;pp=4")
+    job = Job(tmp_path / "run", "tp=2,pp=2", "dp=2,pp=2;pp=2;dp=3;dp=2,tp=2;pp=4")
     assert job.code == 0, job.said
-    assert [one["state"] for one in job.answers] == ["made"] * 4, job.said
-    assert job.check_bits() == 4
+    assert [one["state"] for one in job.answers] == ["made"] * 5, job.said
+    assert job.check_bits() == 5
+    assert all(one["moved"] == one["bound"] for one in job.answers)
+    # Of workers 0 and 1, each had a part of the first stage: the second stage stays on worker 2.
+    assert job.answers[1]["workers"] == [0, 2], job.answers[1]
     assert set(job.configurations().values()) == {
-        "tp=2,pp=2,dp=1", "tp=1,pp=2,dp=2", "tp=1,pp=1,dp=3", "tp=2,pp=1,dp=2", "tp=1,pp=4,dp=1"}
+        "tp=2,pp=2,dp=1", "tp=1,pp=2,dp=2", "tp=1,pp=2,dp=1", "tp=1,pp=1,dp=3", "tp=2,pp=1,dp=2",
+        "tp=1,pp=4,dp=1"}
     expected = alone.batches()
     assert job.batches() == {step: expected[step] for step in job.batches()}
     losses, others = job.losses(), alone.losses()
     assert all(abs(float.fromhex(losses[step]) - float.fromhex(others[step])) < 1e-4 for step in losses)
-    assert job.said.count("on workers") == 4
+    assert job.said.count("on workers") == 5
 
 
 def test_a_job_that_has_changed_is_resumed_and_moved_to_other_workers(tmp_path):
@@ -102,6 +106,10 @@ def test_a_job_that_has_changed_is_resumed_and_moved_to_other_workers(tmp_path):
                            tmp_path / "said")
     shown = resize(run, until=process)
     assert (shown.returncode, shown.stdout) == (0, "tp=1,pp=1,dp=3 on workers 0 1 2, since step 0\n")
+    planned = json.loads(resize(run, "--to", "dp=2", "--plan-only", "--json", until=process).stdout)
+    # Of the buffers, those of the first rank count: they go to the other one.
+    assert (planned["state"], planned["moved"], len(planned["workers"])) == ("planned", 136, 2), planned
+    assert planned["needed"] > 0 and json.loads(resize(run, "--json").stdout)["to"] == "tp=1,pp=1,dp=3"
     answer = resize(run, "--avoid", "0", "--avoid", "1", "--json", until=process)
     assert process.wait(60) == 0, (tmp_path / "said").read_text()
     assert json.loads(answer.stdout)["workers"] == [2, 3, 4], answer
@@ -110,7 +118,7 @@ def test_a_job_that_has_changed_is_resumed_and_moved_to_other_workers(tmp_path):
     job = Job(run, "dp=3", steps=103, ranks=3, most=3)
     whole = Job(tmp_path / "whole", "dp=3", steps=103, ranks=3, most=3)
     assert job.losses() == whole.losses() and len(whole.losses()) == 103
-    assert job.check_bits() == 1
+    assert job.check_bits() == 2
 
 
 def test_wrong_calls_get_a_sentence(tmp_path):
@@ -166,7 +174,7 @@ def test_all_ranks_start_again_if_a_part_of_the_state_died_with_a_worker(tmp_pat
     pytest.param(["other model"], "float32", marks=LONG),
 ])
 def test_a_job_whose_change_fails_goes_on_as_it_was(tmp_path, how, why):
-    job = Job(tmp_path / "run", "tp=2,pp=2", "dp=2,pp=2", steps=40, how=how)
+    job = Job(tmp_path / "run", "tp=2,pp=2", "dp=2,pp=2", steps=12, how=how)
     assert job.code == 0, job.said
     assert why in job.said and "start again" not in job.said, job.said
     assert set(job.configurations().values()) == {"tp=2,pp=2,dp=1"}

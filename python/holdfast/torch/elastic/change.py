@@ -5,7 +5,8 @@
        groups aside. The old model, its groups and its optimizer states stay as they are until 7.
     3. All that take part connect to each other, and tell what they hold.
     4. The members of the generation make process groups and a mesh, and build the model for it without
-       memory of its own; the optimizers get its parameters, and the job is opened for it.
+       memory of its own; the optimizers get its parameters, and the job is opened for it. If fewer bytes
+       move with other workers in the places, or in another order, this is done once more with those.
     5. Every byte moves from where it is to where it belongs (change_layout). All tensors are sealed
        before and after, and the seals must be equal.
     6. Plain values are loaded: options of groups, schedulers, the position in the data.
@@ -37,6 +38,7 @@ from holdfast.torch.recover.worker_side import WorkerSide, wait_for_end
 _log = logging.getLogger("holdfast")
 
 _PATIENCE = 600.0  # seconds that workers wait for each other in an attempt
+_WORTH_IT = 0.01  # other places are taken if so much of all that is needed need not move then
 
 
 class Actor(Protocol):
@@ -50,7 +52,7 @@ class Actor(Protocol):
 
     def open(self, optimizer_groups: list[dict[str, int]]) -> Any: ...
 
-    def undo(self) -> None: ...
+    def undo(self, *, together: bool = False) -> None: ...
 
 
 class Change:
@@ -63,7 +65,9 @@ class Change:
         self.seconds: dict[str, float] = {}  # of each phase
         self._last = time.perf_counter()
         self.moved: _native.Exchanged | None = None
+        self.planned: dict[str, Any] | None = None  # what the change would be, if only that was asked for
         self.why = ""  # why it has led back
+        self.wanted = ""  # the configuration that was asked for
         self.step = -1  # the step behind which it is made
 
     def make(self, decided: dict[str, Any]) -> dict[str, Any] | None:
@@ -75,9 +79,10 @@ class Change:
         try:
             while self._link.slot in decided["participants"]:
                 generation, self.why = decided["generation"], decided["why"] or self.why
-                if self._is_made(decided) and self._link.await_commit(generation):
+                made = self._try(decided)
+                if made is not None and self._link.await_commit(generation):
                     self._reach("committed")
-                    return decided
+                    return made
                 self._member.undo()
                 newer = self._link.await_change(generation)
                 if newer is None:  # not a change, but all ranks start again
@@ -88,36 +93,44 @@ class Change:
             self._close()
             self._link.on_change = _nothing
 
-    def _is_made(self, decided: dict[str, Any]) -> bool:
-        """Makes one attempt. False if it has failed; the launcher has heard why."""
+    def _try(self, decided: dict[str, Any]) -> dict[str, Any] | None:
+        """Makes one attempt, and returns it with its places. None if it has failed; the launcher has
+        heard why."""
         try:
-            self._attempt(decided)
+            made = self._attempt(decided)
         except (Exception, Interrupted) as error:
             _log.debug("an attempt to change the configuration", exc_info=True)
             if self._link.announced == decided["generation"]:
                 self._link.say("change", what="unchanged", generation=decided["generation"],
                                why=_in_a_line(error))
-            return False
+            return None
         finally:
             self._groups.may_repeat = False
             self._close()
-        self._link.say("change", what="changed", generation=decided["generation"])
-        return True
+        self._link.say("change", what="changed", generation=decided["generation"], members=made["members"])
+        return made
 
-    def _attempt(self, decided: dict[str, Any]) -> None:
+    def _attempt(self, decided: dict[str, Any]) -> dict[str, Any]:
         self._last = time.perf_counter()
-        if self._carried.is_of(decided["to"], decided["members"]):
-            return self._go_back(decided)
+        if self._carried.is_of(decided["to"], decided["members"]) and not decided["is_only_planned"]:
+            self._go_back(decided)
+            return decided
         self._member.set_aside()
         self._reach("left")
         self._transport = meet_all(self._link, decided)
         old, own = self._carried.give(decided["holders"])
         told = tell(self._transport, own)
         self._reach("met")
-        new, finish = [], _nothing
-        before = None if self._carried.told is None else self._carried.told["rank"]
-        if self._link.slot in decided["members"]:
-            new, finish = self._become_member(decided, told, before)
+        new, finish = self._take_place(decided, told)
+        self._check(decided)
+        if (placed := self._place(decided, old, new)) is not None:
+            if self._link.slot in decided["members"]:
+                self._member.undo(together=True)
+            decided = placed
+            self._member.set_aside()
+            new, finish = self._take_place(decided, told)
+        if decided["is_only_planned"]:
+            raise UnavailableError("only a plan was asked for")
         self._check(decided)
         self.moved = _native.change_layout(
             self._transport, _native.Pieces(old), _native.Pieces(new), _PATIENCE,
@@ -126,11 +139,34 @@ class Change:
         finish()
         self._check(decided)
         self._reach("loaded")
+        return decided
 
-    def _become_member(self, decided: dict[str, Any], told: list[Any], before: int | None) -> Any:
-        """The new pieces of this rank, and what is to be called when they are filled."""
-        parallel = Parallel.parse(decided["to"])
+    def _place(self, decided: dict[str, Any], old: list[_native.Piece],
+               new: list[_native.Piece]) -> dict[str, Any] | None:
+        """The attempt with other places, if clearly fewer bytes move then; None if not."""
+        assert self._transport is not None
+        numbers = decided["participants"]
+        found = _native.place_ranks(
+            self._transport, _native.Pieces(old), _native.Pieces(new),
+            [numbers.index(one) for one in decided["members"]],
+            [numbers.index(one) for one in decided["able"]], Parallel.parse(decided["to"]).tp, _PATIENCE)
+        is_better = found.moved_as_told - found.moved > _WORTH_IT * found.needed
+        members = [numbers[rank] for rank in found.ranks] if is_better else decided["members"]
+        if decided["is_only_planned"]:
+            self.wanted = decided["to"]
+            self.planned = {"workers": members, "needed": found.needed,
+                            "moved": found.moved if is_better else found.moved_as_told}
+            return None
+        self._reach("placed")
+        return {**decided, "members": members, "is_placed": True} if is_better else None
+
+    def _take_place(self, decided: dict[str, Any], told: list[Any]) -> Any:
+        """The new pieces of this process, and what is to be called when they are filled."""
         self._link.take_place(decided)
+        if self._link.slot not in decided["members"]:
+            return [], _nothing
+        before = None if self._carried.told is None else self._carried.told["rank"]
+        parallel = Parallel.parse(decided["to"])
         self._groups.begin_anew(self._prefix(decided), lambda: self._link.is_stale(decided["generation"]))
         self._groups.may_repeat = True  # a call that fails is void, and the attempt fails behind it
         self._member.rebuild(parallel)
@@ -158,7 +194,8 @@ class Change:
         self._check(decided)
 
     def _prefix(self, decided: dict[str, Any]) -> str:
-        return f"{self._link.incarnation}.{decided['generation']}"
+        placed = ".placed" if decided.get("is_placed") else ""
+        return f"{self._link.incarnation}.{decided['generation']}{placed}"
 
     def _check(self, decided: dict[str, Any]) -> None:
         """UnavailableError if the attempt cannot succeed any more."""

@@ -19,7 +19,7 @@ from holdfast.torch.elastic.change import Change
 from holdfast.torch.elastic.held_signals import HeldSignals
 from holdfast.torch.elastic.kept_groups import KeptGroups, forget_groups
 from holdfast.torch.elastic.new_parameters import KeptParameters, give_parameters
-from holdfast.torch.elastic.requests import Requests
+from holdfast.torch.elastic.requests import Requests, answer
 from holdfast.torch.recover import worker_side
 from holdfast.torch.recover.crash_points import reach
 from holdfast.torch.recover.inner_group import connect_to_store
@@ -157,10 +157,10 @@ class Member:
                        for key, one in given.named.items()}
         return self._checkpointer._enter_configuration()
 
-    def undo(self) -> None:
-        """Takes back what open() has done."""
+    def undo(self, *, together: bool = False) -> None:
+        """Takes back what open() has done, with all who have done it, or alone: others may have failed."""
         with contextlib.suppress(Exception):
-            self._checkpointer._leave_configuration(alone=True)
+            self._checkpointer._leave_configuration(alone=not together)
 
     # What the Checkpointer calls
 
@@ -250,10 +250,14 @@ class Member:
         """Goes on as a rank of the new configuration."""
         self._checkpointer._go_on_after(change.step, f"the configuration is {self.parallel} now")
         self._watch_requests()
+        self._is_noted = True
+        assert self._side is not None
+        slot, members = self._side.link.slot, made["members"]
         if self._requests is not None:
-            self._requests.note(made["members"], change.step)
-            if made["request"]:
-                self._requests.answer(change, made, old, took)
+            self._requests.note(members, change.step)
+        # The first who has seen it all: rank 0 may have joined.
+        if made["request"] and slot == next((one for one in members if one in made["holders"]), members[0]):
+            answer(Control(self._checkpointer._given.run), change, made, old, took)
 
     def _has_listening_job(self) -> bool:
         saves = None if self._checkpointer is None else vars(self._checkpointer).get("_saves")

@@ -36,15 +36,6 @@ class Requests:
         ready, self._ready = self._ready, ""
         return ready
 
-    def answer(self, change: Change, made: dict[str, Any], old: Parallel | None, took: float) -> None:
-        """Says how a change has ended."""
-        moved = change.moved
-        self._control.answer(
-            made["request"], "refused" if change.why else "made", why=change.why, old=str(old or ""),
-            to=made["to"], workers=made["members"], step=change.step, stood_still=took,
-            seconds=change.seconds, moved=0 if moved is None else moved.moved,
-            seals=0 if moved is None else moved.seals)
-
     def note(self, workers: list[int], step: int) -> None:
         """Notes the configuration that the job has, for whoever asks."""
         with contextlib.suppress(OSError, NotFoundError):
@@ -77,7 +68,8 @@ class Requests:
         self._asked.add(id)
         self._control.answer(id, "asked", to=str(to))
         avoid = [int(one) for one in wanted.get("avoid", [])]
-        self._link.say("change", what="wanted", id=id, to=str(to), workers=to.workers, avoid=avoid)
+        self._link.say("change", what="wanted", id=id, to=str(to), workers=to.workers, avoid=avoid,
+                       is_only_planned=bool(wanted.get("plan_only")))
 
     def _hear(self, id: str) -> None:
         answer = self._link.answers.pop(id, None)
@@ -89,3 +81,18 @@ class Requests:
             self._control.answer(id, "waits", workers=answer["members"])
         else:
             self._control.answer(id, "refused", why=answer["why"])
+
+
+def answer(control: Control, change: Change, made: dict[str, Any], old: Parallel | None,
+       took: float) -> None:
+    """Says how a change has ended."""
+    moved = change.moved
+    figures = {"old": str(old or ""), "to": made["to"], "workers": made["members"], "step": change.step,
+               "stood_still": took, "seconds": change.seconds,
+               "moved": 0 if moved is None else moved.moved,
+               "bound": 0 if moved is None else moved.bound,
+               "seals": 0 if moved is None else moved.seals}
+    state = "refused" if change.why else "made"
+    if change.planned is not None:
+        state, figures = "planned", {**figures, "to": change.wanted, **change.planned}
+    control.answer(made["request"], state, why=change.why, **figures)

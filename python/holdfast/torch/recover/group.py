@@ -31,10 +31,10 @@ from torch.distributed import distributed_c10d as c10d
 from holdfast.errors import UnavailableError
 from holdfast.torch.recover.group_calls import Call, Done, tensors_in, zero
 from holdfast.torch.recover.inner_group import (
-    connect_to_store,
     cut_sockets,
     make_inner,
     open_sockets,
+    shared,
     wait_for,
 )
 from holdfast.torch.recover.startup_log import StartupLog
@@ -241,15 +241,14 @@ class SwapGroup(dist.ProcessGroup):
     def connect(self, prefix: str, is_stale: Callable[[], bool] = lambda: False) -> None:
         """Makes the inner group anew."""
         self._let_go_of_inner()
+        store = dist.PrefixStore(f"holdfast/{prefix}/{self._id}", shared.to_store(self._timeout))
         before = open_sockets()
-        # Each attempt has its own connection to the store: a thread that still waits in an older
-        # attempt would block all other calls of a shared connection.
-        store = dist.PrefixStore(f"holdfast/{prefix}/{self._id}", connect_to_store(self._timeout))
         try:
             self._inner = wait_for(lambda: make_inner(self._wanted, store, self._rank, self._size,
                                                       self._timeout), is_stale)
         except UnavailableError:
             cut_sockets(open_sockets() - before)  # else the attempt waits for its timeout
+            shared.cut()
             raise
         self._sockets = open_sockets() - before
 

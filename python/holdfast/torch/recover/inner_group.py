@@ -23,6 +23,43 @@ def connect_to_store(timeout: timedelta) -> Any:
                          is_master=False, timeout=timeout)
 
 
+class SharedConnection:
+    """The connection to the store with which this process makes groups and meets other ranks.
+
+    There is one for many groups, because torch asks for the name of the other end when it connects: with
+    a name server that is slow or loses queries, each connection may take seconds.
+    """
+
+    def __init__(self) -> None:
+        self._store: Any = None
+        self._sockets: set[tuple[int, str]] = set()
+        self._of = 0  # the process that has made it
+
+    def to_store(self, timeout: timedelta) -> Any:
+        """The store, with this timeout from now on."""
+        if self._store is None or self._of != os.getpid():
+            before = open_sockets()
+            self._store, self._of = connect_to_store(timeout), os.getpid()
+            self._sockets = {one for one in open_sockets() - before if _leads_to_store(one[0])}
+        self._store.set_timeout(timeout)
+        return self._store
+
+    def cut(self) -> None:
+        """Ends it: a thread that still waits in an attempt which has failed would block all others."""
+        if self._of == os.getpid():
+            cut_sockets(self._sockets)
+        self._store, self._sockets = None, set()
+
+
+shared = SharedConnection()
+
+
+def _leads_to_store(descriptor: int) -> bool:
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as one:
+        return bool(one.getpeername()[1] == int(os.environ["MASTER_PORT"]))
+    return False
+
+
 def wait_for(make: Callable[[], Any], is_stale: Callable[[], bool]) -> Any:
     """Calls `make` in a thread of its own, because nothing can interrupt it. Returns its result."""
     made: list[Any] = []

@@ -40,6 +40,7 @@ class Link:
         # A change of the configuration may change these.
         self.members, self.rank, self.world = place.members, place.rank, place.world
         self.hosts = place.hosts
+        self.meeting = "address"  # under which name the ranks of the generation meet
         self.is_replacement = place.is_replacement
         self.is_joiner = place.rank < 0  # this process has no rank yet
         self.configuration, self.is_rebuilt = place.configuration, place.is_rebuilt
@@ -85,8 +86,12 @@ class Link:
         return (self.is_replacement or self.is_joiner) and self.generation < 0
 
     def take_place(self, change: dict[str, Any]) -> None:
-        """This process is a rank of the generation that a change makes."""
-        self.members, self.hosts = change["members"], change["hosts"]
+        """A generation has those members; this process is one of its ranks, unless it has no place."""
+        self.members = change["members"]
+        if self.slot not in self.members:
+            return
+        self.hosts = [change["homes"][str(one)] for one in self.members]
+        self.meeting = "address again" if change.get("is_placed") else "address"
         self.rank, self.world = self.members.index(self.slot), len(self.members)
         self.generation, self.configuration, self.is_rebuilt = change["generation"], change["to"], True
         self.missing, self._decided, self._has_to_tell_commit = [], None, True

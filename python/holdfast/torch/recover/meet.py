@@ -11,7 +11,7 @@ import torch.distributed as dist
 from holdfast._native import TcpTransport
 from holdfast.errors import UnavailableError
 from holdfast.launch.environment import own_address_to
-from holdfast.torch.recover.inner_group import connect_to_store
+from holdfast.torch.recover.inner_group import shared
 from holdfast.torch.recover.link import Link
 
 _CONNECT = 20.0  # seconds
@@ -23,7 +23,7 @@ def meet(link: Link, generation: int) -> TcpTransport:
 
     UnavailableError if the launcher begins a newer generation meanwhile.
     """
-    transport = _meet(link, "address", generation, link.rank, link.world,
+    transport = _meet(link, link.meeting, generation, link.rank, link.world,
                       is_local=len(set(link.hosts)) == 1)
     link.say("met", generation=generation)
     return transport
@@ -42,7 +42,7 @@ def meet_all(link: Link, change: dict[str, Any]) -> TcpTransport:
 def _meet(link: Link, what: str, generation: int, number: int, of: int, *,
           is_local: bool) -> TcpTransport:
     store = dist.PrefixStore(f"holdfast/{link.incarnation}.{generation}",
-                             connect_to_store(timedelta(seconds=_CONNECT)))
+                             shared.to_store(timedelta(seconds=_CONNECT)))
     transport = TcpTransport(number, of, token=_token(link, f"{generation}/{what}"),
                              host=_own_address(is_local))
     store.set(f"{what}/{number}", transport.address)
