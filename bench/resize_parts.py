@@ -14,10 +14,11 @@ from typing import Any
 
 from resize_jobs import DCP, HANDOVER, Line, Training, training
 
-from holdfast.resize.parallel import Parallel
+import holdfast
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = Path(os.environ.get("HOLDFAST_BUILD", ROOT / "build/release"))
+PROGRAM = Path(holdfast._native.__file__).parents[2] / "bin/holdfast"
 FIRST = "tp=2,pp=2"
 LAP = {"4 to 4": "pp=2,dp=2", "4 to 2": "dp=2", "2 to 4": FIRST}  # each change begins where the last has ended
 LAPS = 2  # of changes of a training that lives, in a round
@@ -184,3 +185,10 @@ def allocate(number: int) -> dict[str, Any]:
             "simulated": sum(workers * (end - at) for (at, workers), end in zip(phases, ends, strict=True))}
 
 
+def simulated_phases() -> tuple[list[tuple[float, int]], float]:
+    """When the job has how many workers, by `holdfast simulate`, and how long it lives. Beside it is another
+    job, whose loss falls less and for longer, so that it gets more and more of the five workers."""
+    asked = ["simulate", "--length", f"{3 * PHASE}s", "--reallocate", f"{PHASE}s", "--allocate", "5", "--stall", "10ms",
+             "--mtbf", "10000d", "--runs", "1", "--curve", f"exp:1,{PHASE * 4 / 3}s", f"exp:0.2,{PHASE * 4}s", "--json"]
+    job = json.loads(subprocess.run([PROGRAM, *asked], capture_output=True, check=True).stdout)["job"]
+    return [(one["start"], int(one["count"])) for one in job["workers"]], job["length"]

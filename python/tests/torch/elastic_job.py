@@ -64,9 +64,9 @@ def on_reach(point):
         time.sleep(0.5)  # until the signal has come
     if point == "change described":
         note_bits("before")
-        note_count(written=written())
+        note_count(before=written())
     elif point == "change committed":
-        note_count(written=written())
+        note_count(after=written())
         note_bits("after")
 
 
@@ -97,11 +97,12 @@ def written():
 
 
 def held():
-    """The descriptors, the threads and the memory of this process, in kB."""
+    """The descriptors, the threads and the memory of this process, in kB. Only memory that belongs to no file is
+    counted: how large a share of files it has depends on other processes."""
     gc.collect()
     rollup = Path("/proc/self/smaps_rollup").read_text().splitlines()
     return [len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")),
-            next(int(line.split()[1]) for line in rollup if line.startswith("Pss:"))]
+            next(int(line.split()[1]) for line in rollup if line.startswith("Anonymous:"))]
 
 
 def counted_change(*given):

@@ -111,7 +111,7 @@ def test_thirty_changes_in_a_row_leave_nothing_behind(tmp_path, alone):
             assert max(threads) - threads[0] <= 2, (parallel, threads)
             half = len(memory) // 2
             grown = statistics.median(memory[half:]) - statistics.median(memory[:half])
-            assert grown < 4096, (parallel, memory)
+            assert grown < 4096, (parallel, memory)  # kB
 
 
 def test_every_byte_that_moves_is_planned_and_none_is_on_a_disk(folder_on_disk):
@@ -125,9 +125,11 @@ def test_every_byte_that_moves_is_planned_and_none_is_on_a_disk(folder_on_disk):
         assert {one["moved"] for one in ranks} == {one["bound"] for one in ranks} == {answer["moved"]}
         assert sum(one["received"] for one in ranks) == answer["moved"] > 0, answer
     for lines in counts.values():
-        disk = [one["written"] for one in lines if "written" in one]
-        for before, after in zip(disk[::2], disk[1::2], strict=True):
-            assert after - before < 64 << 10, disk  # of the files of this test, and the run's log
+        disk = [one for one in lines if "before" in one or "after" in one]
+        # A worker that joins has written nothing before. A page or two are those of this test, and of the log.
+        written = [after["after"] - before["before"] for before, after in itertools.pairwise(disk)
+                   if "before" in before and "after" in after]
+        assert written and max(written) < 64 << 10, disk
 
 
 def test_fewer_replicas_need_no_byte(tmp_path):
