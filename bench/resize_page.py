@@ -32,6 +32,8 @@ def write_page(seen: dict[str, Any]) -> None:
 
 def section(seen: dict[str, Any]) -> str:
     """The text between the marks."""
+    if not seen["machines"]:
+        return "\nNot measured on a quiet machine yet.\n\n"
     named = sorted({name_of(machine) for machine in seen["machines"].values()})
     parts = [f"Measured on {'; '.join(named)}.\n{machines_text(seen['machines'])}"]
     parts += [text(seen[part]) for part, text in TEXTS.items() if part in seen]
