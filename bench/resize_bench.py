@@ -16,7 +16,7 @@
 
 The training (bench/resize_training.py) is small and paced: each step sleeps, as if devices computed. With
 --json, a part that was stopped is continued: the rounds that the file has are not measured again, unless
---anew is given. --doc makes the page from bench/results/resize.json, and measures nothing.
+--anew is given. --doc makes the pages from bench/results/resize.json, and measures nothing.
 """
 
 import argparse
@@ -28,7 +28,7 @@ import resize_parts
 from measuring.figures_file import Figures
 from measuring.options import parser
 from measuring.results import Bars, progress
-from resize_page import judge, write_page
+from resize_page import judge, write_pages
 
 RESULTS = Path(__file__).resolve().parent / "results/resize.json"
 # How often each part is measured. In a round, the ways of a part take turns.
@@ -40,7 +40,7 @@ def parse() -> argparse.Namespace:
     made.add_argument("--parts", default=",".join(ROUNDS))
     made.add_argument("--anew", action="store_true", help="measure the rounds again that the file has")
     made.add_argument("--doc", action="store_true",
-                      help="write the page from bench/results/resize.json, and measure nothing")
+                      help="write the pages from bench/results/resize.json, and measure nothing")
     given = made.parse_args()
     given.parts = given.parts.split(",")
     if unknown := [one for one in given.parts if one not in ROUNDS]:
@@ -63,7 +63,7 @@ def measure(given: argparse.Namespace) -> dict:
 def main() -> int:
     given = parse()
     if given.doc:
-        write_page(json.loads(RESULTS.read_text()))
+        write_pages(json.loads(RESULTS.read_text()))
         return 0
     bars = Bars()
     judge(measure(given), bars)

@@ -63,7 +63,9 @@ class Training:
         """Has it save and end. Returns the last step."""
         assert self._process is not None
         if "--dcp" in self._options:
-            (self.folder / "stop").write_text(str(self.newest() + 4))
+            part = self.folder / "stop.part"
+            part.write_text(str(self.newest() + 4))
+            part.rename(self.folder / "stop")
         else:
             self._process.send_signal(signal.SIGTERM)
         self._process.wait()

@@ -1,4 +1,4 @@
-"""The bars of bench/resize_bench.py, and the section of docs/studies/elastic.md that is made from its figures."""
+"""The bars of bench/resize_bench.py, and the sections of docs/studies that are made from its figures."""
 
 import statistics
 from pathlib import Path
@@ -10,8 +10,9 @@ from measuring.pages import Section, table
 from measuring.paired import Interval, interval
 from measuring.results import Bars
 
-MEASURED = Section.made_by(Path(__file__).resolve().parents[1] / "docs/studies/elastic.md",
-                           "bench/resize_bench.py --doc")
+DOCS = Path(__file__).resolve().parents[1] / "docs/studies"
+COMMAND = "bench/resize_bench.py --doc"
+NOTHING = "Not measured on a quiet machine yet.\n"
 CHANGES = {"4 to 4": "tp=2,pp=2 → pp=2,dp=2", "4 to 2": "pp=2,dp=2 → dp=2", "2 to 4": "dp=2 → tp=2,pp=2"}
 RESTARTS = {"handover": "restart, state in memory", "torchrun": "torchrun, Holdfast's checkpoint",
             "torchrun, DCP": "torchrun, DCP's checkpoint"}
@@ -25,19 +26,21 @@ TURNS = {"resize": "`holdfast resize`, any configuration", "resize dp": "`holdfa
          "torchrun": "torchrun, restarted (tp=2)"}
 
 
-def write_page(seen: dict[str, Any]) -> None:
-    """Replaces what stands between the marks of the page."""
-    MEASURED.write(section(seen))
+def write_pages(seen: dict[str, Any]) -> None:
+    """Replaces what stands between the marks of each page."""
+    for page, text in sections(seen).items():
+        Section.made_by(page, COMMAND).write(text)
 
 
-def section(seen: dict[str, Any]) -> str:
-    """The text between the marks."""
-    if not seen["machines"]:
-        return "\nNot measured on a quiet machine yet.\n\n"
+def sections(seen: dict[str, Any]) -> dict[Path, str]:
+    """The text between the marks, by page."""
     named = sorted({name_of(machine) for machine in seen["machines"].values()})
-    parts = [f"Measured on {'; '.join(named)}.\n{machines_text(seen['machines'])}"]
+    parts = [f"Measured on {'; '.join(named)}.\n{machines_text(seen['machines'])}" if named else NOTHING]
     parts += [text(seen[part]) for part, text in TEXTS.items() if part in seen]
-    return "\n" + "\n".join(parts) + "\n"
+    claims = [text(seen[part]) for part, text in CLAIMS.items() if part in seen]
+    told = f"On one machine ([elastic.md](elastic.md#how-long-a-training-stands-still)): {'; '.join(claims)}.\n"
+    return {DOCS / "elastic.md": "\n" + "\n".join(parts) + "\n",
+            DOCS / "papers.md": "\n" + (told if claims else NOTHING) + "\n"}  # fmt: skip
 
 
 def judge(seen: dict[str, Any], bars: Bars) -> None:
@@ -86,6 +89,13 @@ def still_text(rows: list[dict]) -> str:
     )  # fmt: skip
 
 
+def still_claim(rows: list[dict]) -> str:
+    told = ", ".join(f"{still_of(rows, 'resize', change)} s from {change} workers" for change in CHANGES)
+    ratios = [ratio_of(rows, way, change).median for way in ("torchrun", "torchrun, DCP") for change in CHANGES]
+    return (f"a change stands still for {told} (Fig. 12, 15), and a restart under torchrun takes "
+            f"{min(ratios):.0f} to {max(ratios):.0f} times as long")  # fmt: skip
+
+
 # Deaths
 
 
@@ -117,6 +127,12 @@ def lost_text(rows: list[dict]) -> str:
     )  # fmt: skip
 
 
+def lost_claim(rows: list[dict]) -> str:
+    told = ", ".join(f"{interval(lost_of(rows, 'holdfast', dead, 'seconds')).median:.1f} s against "
+                     f"{interval(lost_of(rows, 'torchrun', dead, 'seconds')).median:.1f} s" for dead in ("1", "2", "3"))
+    return f"after the loss of 1, 2 and 3 of 4 replicas a job goes on in {told} under torchrun (Fig. 11)"
+
+
 # A number of workers that changes
 
 
@@ -141,6 +157,13 @@ def turns_text(rows: list[dict]) -> str:
         "The longer the turns, the nearer to 1 is that column.\n\n"
         + table(["way", "4", "2", "1", "2", "4", "in all", "of the first row", "without the turn of 1"], body) + "\n"
     )  # fmt: skip
+
+
+def turns_claim(rows: list[dict]) -> str:
+    ours, theirs = (all_turns(rows, way) for way in ("resize", "torchrun"))
+    alike = all_turns(rows, "torchrun", 2) / all_turns(rows, "resize", 2)
+    return (f"with 4, 2, 1, 2 and 4 workers by turns of 12 s, restarts under torchrun with tp=2 make {theirs / ours:.2f} of "
+            f"the steps, and {alike:.2f} of them without the turn of one worker, on which they cannot run (Fig. 9)")  # fmt: skip
 
 
 # The rest
@@ -202,3 +225,8 @@ JUDGES = {"still": judge_still, "lost": judge_lost, "turns": judge_turns, "redep
           "idle": judge_idle, "allocate": judge_allocate}
 TEXTS = {"still": still_text, "lost": lost_text, "turns": turns_text, "redeploy": redeploy_text,
          "idle": idle_text, "allocate": allocate_text}
+CLAIMS = {"still": still_claim, "lost": lost_claim, "turns": turns_claim,
+          "redeploy": lambda rows: f"a state moves to other ranks {rows[-1][CENTRAL]['median']:.1f} times as fast as "
+                                   "through a central store (Fig. 10)",
+          "idle": lambda rows: f"`holdfast.Elastic` adds {100 * (added(rows).median + looks(rows)) / STEP:.2f} % to a "
+                               "step of 50 ms while nothing changes (Fig. 13)"}

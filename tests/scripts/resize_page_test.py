@@ -1,5 +1,5 @@
-"""Checks that the section of docs/studies/elastic.md about trainings that change while they live is made from
-the committed figures, and that bars are judged by intervals."""
+"""Checks that the sections of docs/studies/elastic.md and docs/studies/papers.md about trainings that change
+while they live are made from the committed figures, and that bars are judged by intervals."""
 
 import contextlib
 import copy
@@ -11,8 +11,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
+from measuring.pages import Section
 from measuring.results import Bars
-from resize_page import CENTRAL, CHANGES, MEASURED, RESTARTS, judge, section
+from resize_page import CENTRAL, CHANGES, COMMAND, DOCS, RESTARTS, judge, sections
 
 COMMITTED = json.loads((ROOT / "bench/results/resize.json").read_text())
 ROUND = {"resize": {**{change: [0.3, 0.4] for change in CHANGES},
@@ -39,17 +40,21 @@ def judged(figures: dict) -> Bars:
 
 
 class ResizePageTest(unittest.TestCase):
-    def test_the_page_holds_what_the_script_makes(self):
-        self.assertEqual(MEASURED.held(), section(COMMITTED),
-                         f"{MEASURED.page}: run bench/resize_bench.py --doc")
+    def test_the_pages_hold_what_the_script_makes(self):
+        for page, made in sections(COMMITTED).items():
+            self.assertEqual(Section.made_by(page, COMMAND).held(), made, f"{page}: run {COMMAND}")
 
     def test_every_part_has_a_text_and_bars(self):
-        made = section(INVENTED)
+        made = sections(INVENTED)[DOCS / "elastic.md"]
         for text in ("pdp11 with 1 cores", "| 4 to 4 | tp=2,pp=2 → pp=2,dp=2 | 0.35 (0.30 to 0.40) |",
                      "| 2 of 4 | 2.00 (2.00 to 2.00, 75 %); 0 | 9.00 (9.00 to 9.00, 75 %); 7 |",
                      "| 9 | 5 | 3 | 5 | 9 | 31 | 1.00 | 1.00 |", "| 9 | 2 | 0 | 1 | 2 | 14 | 0.45 | 0.50 |",
                      "2.50 times as long", "0.04 %", "1.071 times as many"):
             self.assertIn(text, made)
+        for text in ("0.35 (0.30 to 0.40) s from 4 to 4 workers", "takes 17 to 17 times as long",
+                     "1.0 s against 9.0 s, 2.0 s against 9.0 s", "make 0.45 of the steps, and 0.50 of them",
+                     "2.5 times as fast", "adds 0.04 % to a step"):
+            self.assertIn(text, sections(INVENTED)[DOCS / "papers.md"])
         self.assertTrue(judged(INVENTED).passed)
 
     def test_a_bar_is_missed_only_beyond_the_interval(self):

@@ -38,6 +38,7 @@ HOW = {
     "is stopped": "the launcher gets SIGTERM when worker 0 has built its new model",
     "no buffers": "the model has no buffers",
     "vision": "a ResNet with a GradScaler, and two processes that read data",
+    "hugging face": "a Llama of Hugging Face",
     "counts": "RUN.counts.W has what each worker has moved, written and held",
     "no bits": "RUN.bits is not written",
 }
@@ -157,7 +158,7 @@ torch.set_num_threads(1)  # many processes share few cores
 torch.manual_seed(0)
 training = training_of(how, worker)
 job = holdfast.Elastic(training.build, first, backend="gloo",
-                       sizes={3: "dp=3", 2: "dp=2" if "vision" in how else "pp=2", 1: "dp=1"})
+                       sizes={3: "dp=3", 2: "dp=2" if {"vision", "hugging face"} & {*how} else "pp=2", 1: "dp=1"})
 optimizer, warm_up, scaler = training.optimizers(job)
 if "plain data" in how:
     loader = torch.utils.data.DataLoader(training.data, 24)
@@ -166,14 +167,15 @@ else:
                                   num_workers=2 if "vision" in how else 0)
 ck = holdfast.Checkpointer(run, model=job, optimizer=optimizer, scheduler=warm_up, scaler=scaler, data=loader,
                            every="never")
-train = make_step(training, job, loader, optimizer, warm_up, scaler)
+made = []  # the samples of the newest step
+train = make_step(training, job, loader, optimizer, warm_up, scaler, made)
 start = ck.resume()
 changed_at, parallel, asking = start - 1, job.parallel, Asking()
 link = job._member._side.link
-for step, (*batch, samples) in zip(range(start, steps), loader):
+for step, batch in zip(range(start, steps), loader):
     loss = ck.run(train, *batch)
     with open(f"{run}.steps.{worker}", "a") as file:
-        print(json.dumps([step, job.parallel, None if loss is None else loss.item().hex(), samples.tolist(),
+        print(json.dumps([step, job.parallel, None if loss is None else loss.item().hex(), made,
                           os.getpid(), [link.incarnation, link.generation]]), file=file)
     is_last = asking.has_ended(step, changed_at)
     time.sleep(0.02)

@@ -102,9 +102,40 @@ class Vision:
         return loss.detach()
 
 
-def make_step(training, job, loader, optimizer, schedule, scaler):
-    """The function of one step, for ck.run(). It returns the loss of all replicas."""
+class Language:
+    """A Llama of Hugging Face with tied weights: by FSDP2 on an even number of replicas, by DDP on an odd one."""
+
+    def __init__(self, how, worker):
+        self.data = Numbered(train_gpt.Windows(train_gpt.TEXT.read_bytes()[:4000], ARGS.context))
+
+    def build(self, mesh):
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        model, ranks = LlamaForCausalLM(LlamaConfig(
+            vocab_size=256, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, max_position_embeddings=64, tie_word_embeddings=True)), mesh.shape[1]
+        if ranks % 2:
+            return DistributedDataParallel(model, process_group=mesh.get_group("dp"))
+        for layer in model.model.layers:
+            fully_shard(layer, mesh=mesh["dp"])
+        return fully_shard(model, mesh=mesh["dp"])
+
+    def optimizers(self, job):
+        optimizer = torch.optim.AdamW(job.model.parameters(), lr=1e-3, foreach=False)
+        return optimizer, torch.optim.lr_scheduler.LinearLR(optimizer, 0.01, total_iters=20), None
+
+    def backward(self, job, weight, scaler, x, y):
+        loss = train_gpt.loss_of(job.model(input_ids=x).logits, y)
+        loss.backward()
+        return loss.detach()
+
+
+def make_step(training, job, loader, optimizer, schedule, scaler, made):
+    """The function of one step, for ck.run(). It returns the loss of all replicas, and notes in `made` of which
+    samples the step was: others than the loop's if ranks were lost in it."""
     def step(*batch):
+        *batch, samples = batch
+        made[:] = samples.tolist()
         weight = getattr(loader, "weight", 1.0)
         loss = training.backward(job, weight, scaler, *batch)
         if loss is not None:
@@ -125,4 +156,5 @@ def make_step(training, job, loader, optimizer, schedule, scaler):
 
 def training_of(how, worker):
     """The training that the words name."""
-    return (Vision if "vision" in how else Gpt)(how, worker)
+    kind = Vision if "vision" in how else Language if "hugging face" in how else Gpt
+    return kind(how, worker)

@@ -10,16 +10,24 @@ SCRIPT = Path(__file__).parent / "elastic_job.py"
 AGAIN = "start again from the newest checkpoint"
 
 
-class Job:
+class Left:
     """What a job has left."""
 
-    def __init__(self, run, first, plan="", steps=300, kills="", how=(), ranks=4, most=4, timeout=180):
+    def __init__(self, run):
         self.run = run
-        self.code, self.said = launch(["--most", most, SCRIPT, run, first, plan, steps, kills, *how],
-                                      ranks=ranks, said=f"{run}.said", timeout=timeout)
         self.workers = lines_of(run, "steps")
         self.answers = sorted((json.loads(path.read_text()) for path in (run / "control").glob("answer-*")),
                               key=lambda one: one.get("step", -1))
+
+    @property
+    def said(self):
+        return "\n".join(path.read_text() for path in sorted(self.run.parent.glob(f"{self.run.name}.said*")))
+
+    def events(self, name):
+        """The events of that name in the log of the run, in the order in which they happened."""
+        lines = [line for path in (self.run / "events").glob("*") for line in path.read_text().splitlines()]
+        return sorted((one for one in map(json.loads, lines) if one["event"] == name),
+                      key=lambda one: one["mono_ns"])
 
     def killed(self):
         """The kills that have happened."""
@@ -104,6 +112,15 @@ def is_kept(before, name, tensor):
         return torch.equal(before[name], tensor)
     kept = [one for other, one in before.items() if base_of(other) == base_of(name)]
     return any(torch.equal(one, tensor) for one in kept)
+
+
+class Job(Left):
+    """A job that has run to its end."""
+
+    def __init__(self, run, first, plan="", steps=300, kills="", how=(), ranks=4, most=4, timeout=180):
+        self.code, _ = launch(["--most", most, SCRIPT, run, first, plan, steps, kills, *how], ranks=ranks,
+                              said=f"{run}.said", timeout=timeout)
+        super().__init__(run)
 
 
 def lines_of(run, what):
