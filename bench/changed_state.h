@@ -219,7 +219,8 @@ class State {
       }
     }
     const int count = one ? 1 : kOld;
-    Ranks putting(env_, kOld + count), getting(env_, count + kNew);
+    const auto wanted = static_cast<int>(target.layout().holders().size());
+    Ranks putting(env_, kOld + count), getting(env_, count + wanted);
     const double put =
         putting.change(source, stores, pieces_, storages_, options).copy();
     std::map<std::string, LocalPieces> stored = putting.made();

@@ -19,7 +19,7 @@ from recovery_jobs import end_tree, is_alive
 from holdfast.resize.parallel import Parallel
 
 SCRIPT = Path(__file__).resolve().parent / "resize_training.py"
-PATIENCE = 120.0  # seconds without a step after which a job is given up
+PATIENCE = 600.0  # seconds without a step after which a job is given up
 SETTLED = 3  # steps behind a change that are not counted as usual ones
 COUNTED = 8  # usual steps behind a change, of which the median is a step
 DCP, HANDOVER = ("--dcp",), ("--handover",)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from resize_jobs import DCP, HANDOVER, Line, Training, training
+from resize_jobs import DCP, HANDOVER, PATIENCE, Line, Training, training
 
 import holdfast
 
@@ -96,7 +96,7 @@ def killed(job: Training, dead: int) -> dict[str, float]:
             again = min(line.step for line in lines if line.pid not in known)
             return {"seconds": max(line.at for line in whole[min(whole)]) - at,
                     "made again": max(0, newest + 1 - again)}
-        if time.monotonic() > at + 120:
+        if time.monotonic() > at + PATIENCE:
             sys.exit(f"resize_bench: the training does not go on after a kill: {job.said()}")
         time.sleep(0.05)
 
