@@ -21,6 +21,7 @@ The training (bench/resize_training.py) is small and paced: each step sleeps, as
 
 import argparse
 import json
+import signal
 import sys
 from pathlib import Path
 
@@ -65,6 +66,7 @@ def main() -> int:
     if given.doc:
         write_pages(json.loads(RESULTS.read_text()))
         return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that trainings are ended
     bars = Bars()
     judge(measure(given), bars)
     return 0 if bars.passed else 1

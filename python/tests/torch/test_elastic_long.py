@@ -4,7 +4,6 @@ and what 30 changes in a row leave behind. Runs with HOLDFAST_LONG=1; test_elast
 import itertools
 import os
 import random
-import statistics
 import tempfile
 from pathlib import Path
 
@@ -99,19 +98,20 @@ def test_thirty_changes_in_a_row_leave_nothing_behind(tmp_path, alone):
     assert job.code == 0, job.said
     assert [one["state"] for one in job.answers] == ["made"] * 30, job.said
     job.check_steps(alone, 1e-3)
-    for worker in (0, 1):  # those that are in every configuration
+    for worker, lines in job.counts().items():
         seen = {}
-        for one in job.counts()[worker]:
+        for one in lines:
             if "held" in one:
                 seen.setdefault(one["parallel"], []).append(one["held"])
         for parallel, all_held in seen.items():
-            descriptors, threads, memory = (list(one) for one in zip(*all_held[1:], strict=True))
-            print(worker, parallel, descriptors, threads, memory)
+            if worker not in (0, 1) or len(all_held) < 4:
+                continue  # its processes end and begin again
+            descriptors, threads, memory, hooks = (list(one) for one in zip(*all_held[1:], strict=True))
+            print(worker, parallel, descriptors, threads, memory, hooks)
             assert max(descriptors) - descriptors[0] <= 2, (parallel, descriptors)
             assert max(threads) - threads[0] <= 2, (parallel, threads)
-            half = len(memory) // 2
-            grown = statistics.median(memory[half:]) - statistics.median(memory[:half])
-            assert grown < 4096, (parallel, memory)  # kB
+            assert memory[-1] - memory[0] < 2048, (parallel, memory)  # kB
+            assert max(hooks) - hooks[0] <= 1, (parallel, hooks)
 
 
 def test_every_byte_that_moves_is_planned_and_none_is_on_a_disk(folder_on_disk):
