@@ -1,4 +1,5 @@
-// A state of four ranks that becomes one of eight, again and again, in one process.
+// A state of four ranks that becomes one of eight, or of four others, again and again, in one
+// process.
 #pragma once
 
 #include <fmt/core.h>
@@ -21,14 +22,15 @@ inline constexpr int kOld = 4, kNew = 8;
 inline constexpr int64_t kSide = 4096;  // tensors are [4096, 4096] of F32, 64 MiB
 inline constexpr int64_t kTensorBytes = kSide * kSide * 4;
 
-// As tensor parallelism cuts: every second tensor by columns, the others by rows.
-inline Collection cut(int tensors, int ranks) {
+// As tensor parallelism cuts: every second tensor by columns, the others by rows. `first` is the
+// number of the first rank.
+inline Collection cut(int tensors, int ranks, int first = 0) {
   std::vector<Tensor> all;
   std::vector<Holder> holders;
   for (int t = 0; t < tensors; ++t) {
     all.push_back({.name = fmt::format("t{}", t), .shape = Shape{kSide, kSide}});
   }
-  for (int r = 0; r < ranks; ++r) holders.push_back({.name = fmt::format("rank {}", r)});
+  for (int r = 0; r < ranks; ++r) holders.push_back({.name = fmt::format("rank {}", first + r)});
   LayoutBuilder builder(all, holders);
   for (TensorId t = 0; t < all.size(); ++t) {
     for (int r = 0; r < ranks; ++r) {
@@ -167,7 +169,9 @@ inline LocalPieces make_old(const Collection& source, HolderId holder, HostStora
 class State {
  public:
   State(Env& env, int tensors, bool touched)
-      : env_(env), source(cut(tensors, kOld)), target(cut(tensors, kNew)) {
+      : State(env, tensors, touched, cut(tensors, kNew)) {}
+  State(Env& env, int tensors, bool touched, Collection wanted)
+      : env_(env), source(cut(tensors, kOld)), target(std::move(wanted)) {
     for (int r = 0; r < kNew; ++r) {
       storages_[fmt::format("rank {}", r)] = std::make_unique<PoolStorage>(touched);
     }
@@ -215,7 +219,8 @@ class State {
       }
     }
     const int count = one ? 1 : kOld;
-    Ranks putting(env_, kOld + count), getting(env_, count + kNew);
+    const auto wanted = static_cast<int>(target.layout().holders().size());
+    Ranks putting(env_, kOld + count), getting(env_, count + wanted);
     const double put =
         putting.change(source, stores, pieces_, storages_, options).copy();
     std::map<std::string, LocalPieces> stored = putting.made();

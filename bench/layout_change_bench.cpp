@@ -8,7 +8,9 @@
 // the same round, printed apart, and subtracted: ranks that have got their pieces seal them
 // while others still copy, so that no clock of a rank tells the two apart.
 //
-//   layout_change_bench [megabytes] [--only rings] [--json FILE]   default 1536
+// With --only redeploy, the state of four ranks moves to four others instead (Tenplex, Fig. 10).
+//
+//   layout_change_bench [megabytes] [--only rings|redeploy] [--json FILE]   default 1536
 #include <benchmark/benchmark.h>
 #include <sys/mman.h>
 
@@ -244,9 +246,8 @@ void measure_rings(int tensors, Report& figures) {
 }
 
 // Beside the ways of rivals/through_stores.h, by the same carriers.
-void measure_rivals(Env& env, int tensors, const std::string& carriers,
+void measure_rivals(Env& env, State& state, const std::string& carriers,
                     const ExchangeOptions& options, Report& figures) {
-  State state(env, tensors, true);
   Ranks ranks(env, kNew);
   Series own, tenplex, central;
   for (int round = -1; round < kRounds; ++round) {
@@ -273,6 +274,23 @@ void measure_rivals(Env& env, int tensors, const std::string& carriers,
   }
 }
 
+// Beside the rivals by messages: to twice as many ranks, or to as many others.
+void measure_by_messages(Env& env, int tensors, bool others, Report& figures) {
+  State state(env, tensors, true,
+              others ? cut(tensors, kNew - kOld, kOld) : cut(tensors, kNew));
+  measure_rivals(env, state, others ? "transport to other ranks" : "transport",
+                 {.direct = false, .shared_memory = false}, figures);
+}
+
+void measure_all(Env& env, int tensors, Report& figures) {
+  for (const Baseline& base : baselines()) {
+    measure(env, tensors, base, figures);
+  }
+  State state(env, tensors, true);
+  measure_rivals(env, state, "rings", {.direct = false}, figures);
+  measure_by_messages(env, tensors, false, figures);
+}
+
 }  // namespace
 }  // namespace holdfast
 
@@ -283,11 +301,13 @@ int main(int count, char** arguments) {
     const std::string_view word = arguments[i];
     if (word == "--json" && i + 1 < count) {
       json = arguments[++i];
-    } else if (word == "--only" && i + 1 < count && arguments[i + 1] == std::string_view("rings")) {
+    } else if (word == "--only" && i + 1 < count &&
+               (arguments[i + 1] == std::string_view("rings") ||
+                arguments[i + 1] == std::string_view("redeploy"))) {
       only = arguments[++i];
     } else if (!holdfast::parse_number(word, megabytes)) {
-      fmt::print(stderr,
-                 "usage: layout_change_bench [megabytes] [--only rings] [--json FILE]\n");
+      fmt::print(stderr, "usage: layout_change_bench [megabytes] [--only rings|redeploy] "
+                         "[--json FILE]\n");
       return 2;
     }
   }
@@ -295,15 +315,9 @@ int main(int count, char** arguments) {
   holdfast::Report figures;
   const int tensors = static_cast<int>(std::max<int64_t>(megabytes / 64, 2));
   // Before any thread is there, because processes are made by fork.
-  holdfast::measure_rings(tensors, figures);
-  if (only.empty()) {
-    for (const holdfast::Baseline& base : holdfast::baselines()) {
-      holdfast::measure(*env, tensors, base, figures);
-    }
-    holdfast::measure_rivals(*env, tensors, "rings", {.direct = false}, figures);
-    holdfast::measure_rivals(*env, tensors, "transport",
-                             {.direct = false, .shared_memory = false}, figures);
-  }
+  if (only != "redeploy") holdfast::measure_rings(tensors, figures);
+  if (only == "redeploy") holdfast::measure_by_messages(*env, tensors, true, figures);
+  if (only.empty()) holdfast::measure_all(*env, tensors, figures);
   if (!json.empty()) figures.write_json(*env, json).value();
   return figures.passed() ? 0 : 1;
 }

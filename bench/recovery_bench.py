@@ -53,7 +53,7 @@ from measuring.events import events_of
 from measuring.options import parser
 from measuring.paired import difference, interval
 from measuring.results import Bars, progress
-from recovery_figures import Figures
+from measuring.figures_file import Figures
 from recovery_jobs import HOROVOD, ROOT, Job, Plan, Ran, Way, exponential_times
 from recovery_page import by_way as rows_by_way
 from recovery_page import ratios, write_pages
@@ -323,7 +323,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def measure(args: argparse.Namespace) -> Figures:
     parts, figures = args.parts.split(","), Figures(args.json)
-    known = [] if args.anew or "totals" not in parts else figures.totals_of_this_machine()
+    known = [] if args.anew or "totals" not in parts else figures.of_this_machine("totals")
     with tempfile.TemporaryDirectory(prefix="recovery-") as name:
         folder = Path(name)
         if "kills" in parts:

@@ -6,9 +6,9 @@ import statistics
 from pathlib import Path
 
 from holdfast.statistics import mean_interval
+from measuring.figures_file import machines_text
 from measuring.pages import Section, table
 from measuring.paired import difference, interval
-from recovery_figures import machines_text
 
 DOCS = Path(__file__).resolve().parents[1] / "docs/studies"
 COMMAND = "bench/recovery_bench.py --doc"

@@ -1,147 +1,74 @@
-"""Measures how long a training stands still when its parallel configuration changes.
+"""Measures what a change of TP x PP x DP costs a training that lives, beside ways that start it again.
 
-    resize_bench.py [--rounds N] [--json FILE]
+    resize_bench.py [--parts PART,...] [--rounds N] [--json FILE] [--anew] [--doc]
 
-The training of examples/elastic_gpt.py changes while it lives (`holdfast resize`), and is stopped, saved and
-started again with the other configuration: under `holdfast launch`, and under torchrun. Counted is, on
-the slowest rank, the time from the end of the last step before to the end of the first step after it, less
-the median step of the new configuration. Bars: a change stands still at most 0.5 s in the median; a restart
-under torchrun takes at least 10 times as long.
+    still     how long training stands still when 4 workers are cut in another way, become 2, and become 4
+              again: by `holdfast resize`, by a restart under `holdfast launch` that leaves the state in
+              memory (handover=True), and by restarts under torchrun from a checkpoint of Holdfast and of
+              torch.distributed.checkpoint (Tenplex, Fig. 12 and 15)
+    lost      from a kill of 1, 2 and 3 of 4 workers to the first step that nobody had made: `holdfast
+              launch` and `torchrun --max-restarts` (Fig. 11)
+    turns     the steps of a training that has 4, 2, 1, 2 and 4 workers for a while each: with any
+              configuration, with restarts under torchrun and tp=2, and with changes of dp alone (Fig. 9)
+    redeploy  a state moves from 4 ranks to 4 others by messages, and through one store (Fig. 10)
+    idle      what holdfast.Elastic adds to a step while nothing changes (Fig. 13)
+    allocate  the worker-seconds of a job that shrinks as `holdfast simulate --allocate` says
+
+The training (bench/resize_training.py) is small and paced: each step sleeps, as if devices computed. With
+--json, a part that was stopped is continued: the rounds that the file has are not measured again, unless
+--anew is given. --doc makes the pages from bench/results/resize.json, and measures nothing.
 """
 
+import argparse
 import json
-import os
 import signal
-import statistics
-import subprocess
 import sys
-import tempfile
-import time
 from pathlib import Path
 
+import resize_parts
+from measuring.figures_file import Figures
 from measuring.options import parser
-from measuring.paired import in_turns, interval
-from measuring.results import Bars, progress, write
+from measuring.results import Bars, progress
+from resize_page import judge, write_pages
 
-EXAMPLE = Path(__file__).resolve().parents[1] / "examples/elastic_gpt.py"
-ROWS = {"4 to 4": ("tp=2,pp=2", "pp=2,dp=2"), "2 to 4": ("dp=2", "dp=4"), "4 to 2": ("dp=4", "dp=2")}
-STILL, RESTART = 0.5, 10.0
-# Runs the example, and writes down when each of its steps has ended.
-TIMED = """
-import os, runpy, sys, time
-import torch
-torch.set_num_threads(1)
-import holdfast
-script, run, *rest = sys.argv[1:]
-step = holdfast.Checkpointer.step
-def timed(self, number, *args, **kwargs):
-    with open(f"{run}.times.{os.getpid()}", "a") as file:
-        print(number, time.monotonic(), rest[0], file=file)
-    step(self, number, *args, **kwargs)
-holdfast.Checkpointer.step = timed
-sys.path.insert(0, os.path.dirname(script))
-sys.argv = [script, run, *rest]
-runpy.run_path(script, run_name="__main__")
-"""
+RESULTS = Path(__file__).resolve().parent / "results/resize.json"
+# How often each part is measured. In a round, the ways of a part take turns.
+ROUNDS = {"still": 6, "lost": 3, "turns": 1, "redeploy": 1, "idle": 1, "allocate": 1}
 
 
-class Training:
-    """A training of the example in a folder of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        self.run, self._script = folder / "run", folder / "timed.py"
-        self._script.write_text(TIMED)
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self, launcher: list[str], parallel: str) -> None:
-        """Starts it with that configuration."""
-        log = open(self.run.parent / "log", "ab")
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", *launcher, self._script, EXAMPLE, self.run, parallel, "--steps", "100000"],
-            stdout=log, stderr=log, start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-
-    def stop(self) -> None:
-        """Has it save and end."""
-        assert self._process is not None
-        os.killpg(self._process.pid, signal.SIGTERM)
-        self._process.wait()
-
-    def steps(self) -> dict[int, float]:
-        """When each step has ended on the slowest rank."""
-        ends: dict[int, float] = {}
-        for path in self.run.parent.glob("run.times.*"):
-            for line in path.read_text().splitlines():
-                step, at = line.split()[:2]
-                ends[int(step)] = max(ends.get(int(step), 0.0), float(at))
-        return ends
-
-    def wait_for(self, step: int) -> None:
-        """Returns when that step has ended."""
-        until = time.monotonic() + 120
-        while max(self.steps(), default=-1) < step:
-            assert self._process is not None
-            if time.monotonic() > until or self._process.poll() is not None:
-                sys.exit(f"the example does not go on: {(self.run.parent / 'log').read_text()[-600:]}")
-            time.sleep(0.05)
-
-    def stood_still(self, after: int) -> float:
-        """The time behind that step, less a step of the new configuration."""
-        ends = self.steps()
-        later = [ends[step + 1] - ends[step] for step in sorted(ends)[:-1] if step > after + 3]
-        return ends[after + 1] - ends[after] - statistics.median(later)
+def parse() -> argparse.Namespace:
+    made = parser(__doc__, rounds=None, json=None)
+    made.add_argument("--parts", default=",".join(ROUNDS))
+    made.add_argument("--anew", action="store_true", help="measure the rounds again that the file has")
+    made.add_argument("--doc", action="store_true",
+                      help="write the pages from bench/results/resize.json, and measure nothing")
+    given = made.parse_args()
+    given.parts = given.parts.split(",")
+    if unknown := [one for one in given.parts if one not in ROUNDS]:
+        made.error(f"--parts {unknown[0]}; expected some of {', '.join(ROUNDS)}")
+    return given
 
 
-def resized(old: str, new: str, ranks: int, most: int) -> float:
-    """Seconds that a living training stands still."""
-    with tempfile.TemporaryDirectory() as folder:
-        training = Training(Path(folder))
-        training.start(["holdfast.launch", "-n", str(ranks), "--most", str(most)], old)
-        training.wait_for(20)
-        asked = subprocess.run([sys.executable, "-m", "holdfast.resize", training.run, "--to", new, "--json"],
-                               capture_output=True, text=True, check=False)
-        if asked.returncode != 0:
-            sys.exit(f"holdfast resize: {asked.stderr}")
-        after = json.loads(asked.stdout)["step"]
-        training.wait_for(after + 15)
-        training.stop()
-        return training.stood_still(after)
-
-
-def restarted(launcher: str, old: str, new: str, ranks: int, later: int) -> float:
-    """Seconds between the steps of a training that is stopped and started again."""
-    def command(processes: int) -> list[str]:
-        if launcher == "torchrun":
-            return ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-        return ["holdfast.launch", "-n", str(processes)]
-
-    with tempfile.TemporaryDirectory() as folder:
-        training = Training(Path(folder))
-        training.start(command(ranks), old)
-        training.wait_for(20)
-        training.stop()
-        after = max(training.steps())
-        training.start(command(later), new)
-        training.wait_for(after + 15)
-        training.stop()
-        return training.stood_still(after)
+def measure(given: argparse.Namespace) -> dict:
+    """Measures the rounds that are missing, and keeps each when it is done."""
+    figures = Figures(given.json)
+    for part in given.parts:
+        rows = [] if given.anew else figures.of_this_machine(part)
+        for number in range(len(rows), given.rounds or ROUNDS[part]):
+            rows = [*rows, getattr(resize_parts, part)(number)]
+            progress(f"{part}, round {number + 1}: {json.dumps(rows[-1])}")
+            figures.keep(part, rows)
+    return figures.seen
 
 
 def main() -> int:
-    given = parser(__doc__, rounds=3, json=None).parse_args()
-    bars, figures = Bars(), {}
-    for row, (old, new) in ROWS.items():
-        before, later = (int(word) for word in row.split(" to "))
-        seen = in_turns({
-            "resize": lambda: resized(old, new, before, max(before, later)),
-            "restart": lambda: restarted("holdfast launch", old, new, before, later),
-            "torchrun": lambda: restarted("torchrun", old, new, before, later)}, given.rounds)
-        progress(f"{row}: {seen}")
-        figures[row] = seen
-        bars.at_most(f"{row}: stands still in a change", interval(seen["resize"]), STILL, " s")
-        bars.show(f"{row}: a restart under holdfast launch", statistics.median(seen["restart"]), "s")
-        ratio = [b / a for a, b in zip(seen["resize"], seen["torchrun"])]
-        bars.at_least(f"{row}: a restart under torchrun, of a change", statistics.median(ratio), RESTART)
-    write(given.json, {"figures": bars.figures, "rounds": figures})
+    given = parse()
+    if given.doc:
+        write_pages(json.loads(RESULTS.read_text()))
+        return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that trainings are ended
+    bars = Bars()
+    judge(measure(given), bars)
     return 0 if bars.passed else 1
 
 

@@ -38,6 +38,10 @@ class Interval(NamedTuple):
         """True if the value is above the bar beyond doubt."""
         return self.low > bar
 
+    def falls_below(self, bar: float) -> bool:
+        """True if the value is below the bar beyond doubt."""
+        return self.high < bar
+
 
 def in_turns(ways: Mapping[str, Callable[[], float]], rounds: int,
              seed: int = 0) -> dict[str, list[float]]:

@@ -41,8 +41,9 @@ class Bars:
         beyond = value.exceeds(bar) if isinstance(value, Interval) else not value <= bar
         self._keep(name, value, bar, not beyond, f"at most {bar:.4g}{unit}")
 
-    def at_least(self, name: str, value: float, bar: float, unit: str = "") -> None:
-        self._keep(name, value, bar, value >= bar, f"at least {bar:.4g}{unit}")
+    def at_least(self, name: str, value: float | Interval, bar: float, unit: str = "") -> None:
+        beyond = value.falls_below(bar) if isinstance(value, Interval) else not value >= bar
+        self._keep(name, value, bar, not beyond, f"at least {bar:.4g}{unit}")
 
     def _keep(self, name: str, value: float | Interval, bar: float, passed: bool,
               expected: str) -> None:

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
 from measuring.machines import this_machine
 from measuring.pages import Section
-from recovery_figures import Figures
+from measuring.figures_file import Figures
 from recovery_jobs import Kill, Line
 from recovery_page import COMMAND, DOCS, ratios, sections
 
@@ -82,13 +82,13 @@ class FiguresTest(unittest.TestCase):
 
     def test_totals_of_this_machine_are_continued(self):
         figures = self.figures(this_machine() | {"load": 0.0})
-        self.assertEqual(figures.totals_of_this_machine(), [{"sequence": 0}])
+        self.assertEqual(figures.of_this_machine("totals"), [{"sequence": 0}])
 
     def test_totals_of_another_machine_are_refused(self):
-        with self.assertRaisesRegex(SystemExit, "come from pdp11 with 1 cores; expected .* --anew"):
-            self.figures(OTHER).totals_of_this_machine()
+        with self.assertRaisesRegex(SystemExit, "comes from pdp11 with 1 cores; expected .* --anew"):
+            self.figures(OTHER).of_this_machine("totals")
         with self.assertRaisesRegex(SystemExit, "a machine that is not named"):
-            self.figures(None).totals_of_this_machine()
+            self.figures(None).of_this_machine("totals")
 
     def test_a_part_that_is_measured_again_has_this_machine_and_others_keep_theirs(self):
         self.figures(OTHER).keep("totals", [])

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 NEEDS = {"test_accelerate.py": "accelerate", "test_document.py": "lightning",
+         "test_elastic_huggingface.py": "transformers",
          "test_huggingface.py": "transformers", "test_huggingface_reads.py": "transformers",
          "test_launch_adapters.py": "lightning", "test_lightning.py": "lightning",
          "test_lightning_epochs.py": "lightning",

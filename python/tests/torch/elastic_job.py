@@ -3,33 +3,32 @@
     elastic_job.py RUN FIRST PLAN STEPS KILLS HOW...
 
 FIRST is the configuration at first, PLAN a list, with semicolons, of others that rank 0 asks for one after
-the other. The job ends three steps behind the last one, or after STEPS. KILLS is a list, with commas,
-of worker:point:number: that worker ends itself with SIGKILL when it is there for that time. RUN.steps.W has
-a line for each step of worker W: the step, the configuration, the loss, the samples. RUN.bits has all
-tensors before and after each change, as each worker holds them. HOW are words for what it does else (HOW
-below).
+the other. The job ends some steps behind the last answer, or after STEPS. KILLS is a list, with commas,
+of worker:point:number: that worker ends itself with SIGKILL when one of its processes is there for that
+time; once. RUN.steps.W has a line for each step of worker W: the step, the configuration, the loss, the
+samples, its process, and which generation of the job that is. RUN.bits has all tensors before and after each
+change, as each worker holds them. HOW are words for what it does else (HOW below).
 """
 
+import contextlib
+import ctypes
 import faulthandler
+import gc
 import json
 import os
 import signal
 import sys
 import time
-from argparse import Namespace
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from elastic_models import ARGS, training_of, make_step
 
 import holdfast
+from holdfast import _native
 from holdfast.resize.parallel import Parallel
 from holdfast.torch.recover import crash_points
-
-sys.path.insert(0, str(Path(__file__).parents[3] / "examples"))
-import train_gpt
-
-ARGS = Namespace(width=32, head=8, layers=4, dropout=0.0, context=16, batch=24, device="cpu")
 
 HOW = {
     "raises": "build() raises on worker 1 for tp=1,pp=2,dp=2",
@@ -38,43 +37,17 @@ HOW = {
     "plain data": "the loader is a DataLoader of torch",
     "saves": "it saves after step 90, so that a job that is started again begins there",
     "is stopped": "the launcher gets SIGTERM when worker 0 has built its new model",
-    "scaler": "a GradScaler, and two processes that read data",
+    "no buffers": "the model has no buffers",
+    "vision": "a ResNet with a GradScaler, and two processes that read data",
+    "hugging face": "a Llama of Hugging Face",
+    "counts": "RUN.counts.W has what each worker has moved, written and held",
+    "no bits": "RUN.bits is not written",
 }
-
-
-class Model(train_gpt.GPT):
-    """With buffers that no state_dict has, and that count."""
-
-    def __init__(self, args):
-        super().__init__(args)
-        self.register_buffer("table", torch.arange(args.width) / args.width, persistent=False)
-        self.register_buffer("seen", torch.zeros((), dtype=torch.long))
-        if "forgets" in how and torch.get_default_device().type == "meta":
-            self.forgotten = torch.zeros(3)
-
-    def forward(self, x):
-        self.seen += 1
-        return super().forward(x) + 0 * self.table[0]
-
-
-class Numbered(train_gpt.Windows):
-    """Each sample with its number."""
-
-    def __getitem__(self, index):
-        return (*super().__getitem__(index), index)
-
-
-def build(mesh):
-    is_change = torch.get_default_device().type == "meta"
-    if "raises" in how and is_change and mesh.shape == (2, 2, 1) and worker == 1:
-        raise ValueError("there is no such layer")
-    args = Namespace(**{**vars(ARGS), "width": 16}) if "other model" in how and is_change else ARGS
-    model = train_gpt.cut(Model(args), mesh)
-    return {"model": model, "schedule": train_gpt.pipeline(model, mesh, args) if mesh.shape[0] > 1 else None}
+ENOUGH = 20.0  # seconds after which an answer does not come any more
 
 
 run, first, plan, steps, kills, *how = sys.argv[1:]
-steps, plan = int(steps), [one for one in plan.split(";") if one]
+steps, plan, kills = int(steps), [one for one in plan.split(";") if one], kills.split(",")
 assert set(how) <= set(HOW), how
 worker = int(os.environ["RANK"])
 reached = {}
@@ -83,82 +56,155 @@ described = [None]
 
 def on_reach(point):
     reached[point] = reached.get(point, 0) + 1
-    if f"{worker}:{point}:{reached[point]}" in kills.split(","):
-        Path(f"{run}.killed.{worker}").touch()
+    kill = f"{worker}:{point}:{reached[point]}"
+    mark = Path(f"{run}.killed.{kill.replace(' ', '-')}")
+    if kill in kills and not mark.exists():
+        mark.touch()
         os.kill(os.getpid(), signal.SIGKILL)
     if (point, worker) == ("change built", 0) and "is stopped" in how:
         os.kill(os.getppid(), signal.SIGTERM)
         time.sleep(0.5)  # until the signal has come
-    if point in ("change described", "change committed"):
-        note_bits(point == "change described")
+    if point == "change described":
+        note_bits("before")
+        note_count(before=written())
+    elif point == "change committed":
+        note_count(after=written())
+        note_bits("after")
 
 
-def note_bits(is_before):
+def note_bits(what):
     """Keeps all tensors that this worker holds."""
     state, link = vars(ck).get("_state"), job._member._side.link
-    if state is None or (not is_before and (state is described[0] or worker not in link.members)):
+    if "no bits" in how or state is None:
+        return
+    if what == "after" and (state is described[0] or worker not in link.members):
         return  # the worker has no part in what follows
     described[0] = state
     Path(f"{run}.bits").mkdir(exist_ok=True)
     held = {name: (tuple(piece.shape), piece.box.extents, piece.tensor.clone())
             for piece, name in state.saved_pieces()}
-    what = "before" if is_before else "after"
-    torch.save(held, f"{run}.bits/{link.announced:03}.{what}.{worker}")
+    torch.save(held, f"{run}.bits/{link.incarnation:03}.{link.announced:03}.{what}.{worker}")
 
 
+def note_count(**counted):
+    if "counts" in how:
+        with open(f"{run}.counts.{worker}", "a") as file:
+            print(json.dumps(counted), file=file)
+
+
+def written():
+    """How many bytes this process has caused to be written to disks."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("write_bytes"))
+
+
+class Malloc(ctypes.Structure):
+    """What glibc tells of its memory."""
+
+    _fields_ = [(name, ctypes.c_size_t) for name in (
+        "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")]
+
+
+def held():
+    """What must not grow: the descriptors, the threads, the memory in use in kB, and hooks.
+
+    The size of the process is no measure: it has shares of files, and gaps between what is in use.
+    """
+    gc.collect()
+    tell = ctypes.CDLL(None).mallinfo2
+    tell.restype = Malloc
+    memory = tell()
+    return [len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")),
+            (memory.uordblks + memory.hblkhd) // 1024,
+            len(optimizer._optimizer_load_state_dict_post_hooks) + depth_of(sys.excepthook)]
+
+
+def depth_of(hook):
+    """How many functions call each other if an exception is not caught."""
+    inner = [one.cell_contents for one in getattr(hook, "__closure__", None) or () if callable(one.cell_contents)]
+    return 1 + max(map(depth_of, inner), default=0)
+
+
+def counted_change(*given):
+    moved = change_layout(*given)
+    note_count(received=moved.received, sent=moved.sent, moved=moved.moved, bound=moved.bound)
+    return moved
+
+
+def answers():
+    """How many requests have got their last answer."""
+    found = 0
+    for path in Path(run, "control").glob("answer-*"):
+        with contextlib.suppress(OSError, ValueError):
+            found += json.loads(path.read_text())["state"] in ("made", "refused")
+    return found
+
+
+class Asking:
+    """Rank 0 asks for one configuration after the other, whoever rank 0 is. RUN.wanted and RUN.last are
+    read by all."""
+
+    def __init__(self):
+        self._wanted, self._last = Path(f"{run}.wanted"), Path(f"{run}.last")
+
+    def has_ended(self, step, changed_at):
+        if dist.get_rank() == 0:
+            self._ask(step, changed_at)
+        return self._last.exists() and step >= int(self._last.read_text() or steps)
+
+    def _ask(self, step, changed_at):
+        number = int(self._wanted.read_text() or 0) if self._wanted.exists() else 0
+        waits = number > 0 and time.time() - self._wanted.stat().st_mtime < ENOUGH
+        if answers() < number and waits or step <= changed_at or not plan:
+            return
+        if number < len(plan):
+            write(self._wanted, number + 1)
+            job.resize(plan[number])
+        elif not self._last.exists() and step > changed_at + 2:
+            write(self._last, step + 3)
+
+
+def write(path, value):
+    part = path.with_suffix(".part")
+    part.write_text(str(value))
+    part.rename(path)
+
+
+change_layout, _native.change_layout = _native.change_layout, counted_change
 crash_points.on_reach = on_reach
 faulthandler.register(signal.SIGUSR2)  # says where a process is that hangs
 torch.set_num_threads(1)  # many processes share few cores
 torch.manual_seed(0)
-job = holdfast.Elastic(build, first, backend="gloo", sizes={3: "dp=3", 2: "pp=2", 1: "dp=1"})
-named = dict(job.model.named_parameters())
-optimizer = torch.optim.AdamW([{"params": [p for p in named.values() if p.dim() > 1]},
-                               {"params": [p for p in named.values() if p.dim() < 2], "weight_decay": 0.0}],
-                              lr=1e-3, foreach=False)
-warm_up = torch.optim.lr_scheduler.LinearLR(optimizer, 0.01, total_iters=20)
-scaler = torch.amp.GradScaler("cpu", growth_interval=5) if "scaler" in how else None
-data = Numbered(train_gpt.TEXT.read_bytes()[:4000], ARGS.context)
+training = training_of(how, worker)
+job = holdfast.Elastic(training.build, first, backend="gloo",
+                       sizes={3: "dp=3", 2: "dp=2" if {"vision", "hugging face"} & {*how} else "pp=2", 1: "dp=1"})
+optimizer, warm_up, scaler = training.optimizers(job)
 if "plain data" in how:
-    loader = torch.utils.data.DataLoader(data, 24)
+    loader = torch.utils.data.DataLoader(training.data, 24)
 else:
-    loader = holdfast.data.loader(data, ARGS.batch, seed=0, last="join", elastic=job,
-                                  num_workers=2 if "scaler" in how else 0)
+    loader = holdfast.data.loader(training.data, ARGS.batch, seed=0, last="join", elastic=job,
+                                  num_workers=2 if "vision" in how else 0)
 ck = holdfast.Checkpointer(run, model=job, optimizer=optimizer, scheduler=warm_up, scaler=scaler, data=loader,
                            every="never")
-
-
-def train(x, y):
-    loss = train_gpt.backward(job.model, job.schedule, x, y)
-    if loss is not None:
-        loss *= getattr(loader, "weight", 1.0)
-        dist.all_reduce(loss, group=job.mesh.get_group("dp"))
-        loss /= job.mesh.shape[1]
-    optimizer.step()
-    warm_up.step()
-    optimizer.zero_grad()
-    return loss
-
-
+made = []  # the samples of the newest step
+train = make_step(training, job, loader, optimizer, warm_up, scaler, made)
 start = ck.resume()
-changed_at, parallel, wanted = start - 1, job.parallel, Path(f"{run}.wanted")
-last = str(Parallel.parse(plan[-1])) if plan else ""
-for step, (x, y, samples) in zip(range(start, steps), loader):
-    loss = ck.run(train, x, y)
+changed_at, parallel, asking = start - 1, job.parallel, Asking()
+link = job._member._side.link
+for step, batch in zip(range(start, steps), loader):
+    loss = ck.run(train, *batch)
     with open(f"{run}.steps.{worker}", "a") as file:
-        print(json.dumps([step, job.parallel, None if loss is None else loss.item().hex(),
-                          samples.tolist(), os.getpid()]), file=file)
-    number = int(wanted.read_text() or 0) if wanted.exists() else 0
-    if dist.get_rank() == 0 and number < len(plan) and step - changed_at == 1:
-        wanted.write_text(str(number + 1))
-        job.resize(plan[number])
+        print(json.dumps([step, job.parallel, None if loss is None else loss.item().hex(), made,
+                          os.getpid(), [link.incarnation, link.generation]]), file=file)
+    is_last = asking.has_ended(step, changed_at)
     time.sleep(0.02)
     ck.step(step, loss=loss)
     if "saves" in how and step == 90:
         ck.save(step).durable()
     if job.parallel != parallel:
         changed_at, parallel = step, job.parallel
-    elif parallel == last and step - changed_at == 3 and number == len(plan):
+    elif step == changed_at + 3:
+        note_count(parallel=parallel, held=held())
+    if is_last:
         break
-ck.close(save="scaler" not in how)
-Path(f"{run}.end.{worker}").write_text(json.dumps([len(os.listdir("/proc/self/fd")),
-                                                  len(os.listdir("/proc/self/task"))]))
+ck.close()

@@ -1,6 +1,8 @@
 """Values that an optimizer's own state_dict() adds are saved,
 and loaded by the optimizer itself."""
 
+import gc
+
 import pytest
 import torch
 from torch import nn
@@ -212,3 +214,16 @@ def test_a_checkpoint_without_the_inner_state_is_resumed_and_it_is_said(tmp_path
     assert inexact == ["optimizer.~inner.weight, optimizer.~inner.bias: the state of an optimizer "
                        "inside another one, which an earlier version of Holdfast did not save, "
                        "begins anew"]
+
+
+def test_checkpointers_that_are_gone_leave_nothing_on_the_optimizer(tmp_path):
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters())
+    for number in range(3):
+        checkpointer = holdfast.Checkpointer(tmp_path / str(number), model=model, optimizer=optimizer, every="never")
+        checkpointer.resume()
+        assert len(optimizer._optimizer_load_state_dict_post_hooks) == 1
+        checkpointer.close()
+        del checkpointer
+        gc.collect()
+    assert not optimizer._optimizer_load_state_dict_post_hooks

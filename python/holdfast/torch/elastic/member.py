@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -133,8 +134,9 @@ class Member:
 
     def rebuild(self, parallel: Parallel) -> None:
         """Makes groups, mesh and model for a configuration."""
-        self.parallel = parallel
+        self.parallel, hook = parallel, sys.excepthook
         self._make_groups()
+        sys.excepthook = hook  # torch has put one more around it
         self._make_parts(True)
         self._follow()
 

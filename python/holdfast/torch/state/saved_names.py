@@ -71,4 +71,5 @@ def forget_on_load(state: Any) -> None:
 
     for one in state.optimizers:
         with contextlib.suppress(AttributeError):  # what only looks like an optimizer has no hooks
-            one.register_load_state_dict_post_hook(forget)
+            handle = one.register_load_state_dict_post_hook(forget)
+            weakref.finalize(state, handle.remove).atexit = False  # one optimizer may have many states

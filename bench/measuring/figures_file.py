@@ -1,4 +1,4 @@
-"""The file of figures of bench/recovery_bench.py, and on which machine each part was measured."""
+"""A file of figures whose parts may be measured in several runs, and on which machine each was measured."""
 
 import json
 import sys
@@ -43,13 +43,13 @@ class Figures:
     def write(self) -> None:
         results.write(self._path, self.seen)
 
-    def totals_of_this_machine(self) -> list[dict]:
-        """The sequences that are known. They may be continued here only if they come from here."""
-        rows, machine = self.seen.get("totals", []), self.seen["machines"].get("totals")
+    def of_this_machine(self, part: str) -> list[dict]:
+        """The rows of a part that are known. They may be continued here only if they come from here."""
+        rows, machine = self.seen.get(part, []), self.seen["machines"].get(part)
         if rows and not (machine and are_alike(machine, this_machine())):
-            sys.exit(f"recovery_bench: {self._path}: the totals come from "
+            sys.exit(f"{self._path}: the part {part} comes from "
                      f"{name_of(machine) if machine else 'a machine that is not named'}; expected "
                      f"{name_of(this_machine())}, because times of two machines cannot be merged; "
-                     "--anew measures all sequences here")  # fmt: skip
+                     "--anew measures it here")  # fmt: skip
         self._load = max(self._load, machine["load"] if rows else 0.0)
         return rows

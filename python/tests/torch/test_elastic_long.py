@@ -1,0 +1,159 @@
+"""Changes of TP x PP x DP in large numbers: deaths at every point of a change, random schedules, other models,
+and what 30 changes in a row leave behind. Runs with HOLDFAST_LONG=1; test_elastic.py has the short tests."""
+
+import itertools
+import os
+import random
+import tempfile
+from pathlib import Path
+
+import pytest
+from elastic_ran import AGAIN, Job
+
+pytestmark = pytest.mark.skipif(not os.environ.get("HOLDFAST_LONG"), reason="needs HOLDFAST_LONG=1")
+
+SEED = int(os.environ.get("HOLDFAST_ELASTIC_SEED", "38"))
+SCHEDULES = int(os.environ.get("HOLDFAST_ELASTIC_SCHEDULES", "20"))
+CONFIGURATIONS = ("dp=1", "dp=2", "dp=3", "dp=4", "tp=2", "tp=4", "pp=2", "pp=4", "tp=2,pp=2", "tp=2,dp=2",
+                  "pp=2,dp=2")
+POINTS = ("described", "left", "met", "built", "opened", "placed", "copied", "loaded", "committed")
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """A job that never changes, on one worker."""
+    job = Job(tmp_path_factory.mktemp("alone") / "run", "dp=1", steps=600, ranks=1, most=1)
+    assert job.code == 0, job.said
+    return job
+
+
+@pytest.fixture
+def folder_on_disk():
+    """A folder in which what is written is counted; there it is not in memory, as other tests' folders are."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        yield Path(folder)
+
+
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("worker", [0, 1, 3], ids=["rank 0", "survivor", "joiner"])
+def test_a_death_at_any_point_of_a_change_loses_no_step(tmp_path, alone, worker, point):
+    if (worker, point) == (3, "described"):
+        pytest.skip("a worker that joins describes nothing")
+    job = Job(tmp_path / "run", "dp=3", "dp=4", kills=f"{worker}:change {point}:1", ranks=3)
+    assert job.code == 0, job.said
+    assert job.killed() == [f"{worker}:change-{point}:1"]
+    assert AGAIN not in job.said, job.said
+    job.check_steps(alone)
+    assert job.check_bits() >= 1
+    # After the commit the change is made, and the dead worker is replaced.
+    last = job.configurations()[max(job.losses())]
+    assert last == ("tp=1,pp=1,dp=4" if point == "committed" else
+                    "tp=1,pp=1,dp=3" if worker == 3 else "tp=1,pp=2,dp=1"), job.said
+
+
+@pytest.mark.parametrize("index", range(SCHEDULES))
+def test_a_random_schedule_with_deaths_keeps_all_bits_and_samples(tmp_path, alone, index):
+    dice = random.Random(SEED * 1000 + index)
+    first, *plan = [dice.choice(CONFIGURATIONS) for _ in range(11)]
+    kills = [f"{dice.randrange(4)}:{dice.choice(['step', *(f'change {one}' for one in POINTS)])}:"
+             f"{dice.randint(1, 4)}" for _ in range(dice.randint(0, 4))]
+    schedule = f"HOLDFAST_ELASTIC_SEED={SEED} number {index}: {first} -> {' '.join(plan)}; {' '.join(kills)}"
+    print(schedule)
+    job = Job(tmp_path / "run", first, ";".join(plan), 600, ",".join(kills),
+              ranks=workers_of(first), timeout=400)
+    assert job.code == 0, (schedule, job.said)
+    job.check_steps(alone, 1e-3)
+    made = [one for one in job.answers if one["state"] == "made"]
+    assert all(one["moved"] == one["bound"] for one in made)
+    died = len(job.killed())
+    print(f"{len(job.losses())} steps, {job.check_bits()} changes compared, {died} deaths, "
+          f"{job.said.count(AGAIN)} restarts")
+    assert len(made) >= 10 - 2 * died, (schedule, job.said)
+
+
+@pytest.mark.parametrize("dead", [one for n in (1, 2, 3, 4) for one in itertools.combinations(range(4), n)],
+                         ids=lambda dead: "".join(map(str, dead)))
+def test_the_job_goes_on_exactly_if_a_survivor_has_every_part(tmp_path, alone, dead):
+    """Each of the four replicas holds everything."""
+    job = Job(tmp_path / "run", "dp=4", "tp=2,dp=2", kills=",".join(f"{one}:change met:1" for one in dead))
+    assert job.code == 0, job.said
+    assert len(job.killed()) == len(dead), job.said
+    assert (AGAIN in job.said) == (len(dead) == 4), job.said
+    job.check_steps(alone)
+    expected = {1: "tp=1,pp=1,dp=3", 2: "tp=1,pp=2,dp=1", 3: "tp=1,pp=1,dp=1", 4: "tp=1,pp=1,dp=4"}
+    assert job.configurations()[max(job.losses())] == expected[len(dead)], job.said
+
+
+@pytest.mark.parametrize("dead", range(4))
+def test_the_job_starts_again_if_the_only_copy_of_a_part_is_gone(tmp_path, alone, dead):
+    job = Job(tmp_path / "run", "tp=2,pp=2", "dp=4", kills=f"{dead}:change met:1")
+    assert job.code == 0, job.said
+    assert AGAIN in job.said, job.said
+    job.check_steps(alone)
+
+
+def test_thirty_changes_in_a_row_leave_nothing_behind(tmp_path, alone):
+    plan = ["pp=2,dp=2", "dp=3", "tp=2,dp=2", "tp=2,pp=2", "dp=2"] * 6
+    job = Job(tmp_path / "run", "tp=2,pp=2", ";".join(plan), 600, how=["counts", "no bits"], timeout=400)
+    assert job.code == 0, job.said
+    assert [one["state"] for one in job.answers] == ["made"] * 30, job.said
+    job.check_steps(alone, 1e-3)
+    for worker, lines in job.counts().items():
+        seen = {}
+        for one in lines:
+            if "held" in one:
+                seen.setdefault(one["parallel"], []).append(one["held"])
+        for parallel, all_held in seen.items():
+            if worker not in (0, 1) or len(all_held) < 4:
+                continue  # its processes end and begin again
+            descriptors, threads, memory, hooks = (list(one) for one in zip(*all_held[1:], strict=True))
+            print(worker, parallel, descriptors, threads, memory, hooks)
+            assert max(descriptors) - descriptors[0] <= 2, (parallel, descriptors)
+            assert max(threads) - threads[0] <= 2, (parallel, threads)
+            assert memory[-1] - memory[0] < 2048, (parallel, memory)  # kB
+            assert max(hooks) - hooks[0] <= 1, (parallel, hooks)
+
+
+def test_every_byte_that_moves_is_planned_and_none_is_on_a_disk(folder_on_disk):
+    job = Job(folder_on_disk / "run", "tp=2,pp=2", "pp=2,dp=2;dp=3;tp=2,dp=2;pp=4",
+              how=["counts", "no bits"])
+    assert job.code == 0, job.said
+    assert [one["state"] for one in job.answers] == ["made"] * 4, job.said
+    counts = job.counts()
+    carried = [[one for one in lines if "moved" in one] for lines in counts.values()]
+    for answer, *ranks in zip(job.answers, *carried, strict=True):
+        assert {one["moved"] for one in ranks} == {one["bound"] for one in ranks} == {answer["moved"]}
+        assert sum(one["received"] for one in ranks) == answer["moved"] > 0, answer
+    for lines in counts.values():
+        disk = [one for one in lines if "before" in one or "after" in one]
+        # A worker that joins has written nothing before. A page or two are those of this test, and of the log.
+        written = [after["after"] - before["before"] for before, after in itertools.pairwise(disk)
+                   if "before" in before and "after" in after]
+        assert written and max(written) < 64 << 10, disk
+
+
+def test_fewer_replicas_need_no_byte(tmp_path):
+    job = Job(tmp_path / "run", "dp=4", "dp=2", how=["counts", "no buffers"])
+    assert job.code == 0, job.said
+    assert [(one["moved"], one["bound"]) for one in job.answers] == [(0, 0)], job.answers
+    assert all(one.get("received", 0) == 0 for lines in job.counts().values() for one in lines)
+    assert job.check_bits() == 1
+
+
+def test_a_resnet_keeps_all_bits_with_a_scaler_and_processes_that_read(tmp_path):
+    whole = Job(tmp_path / "whole", "dp=1", steps=200, how=["vision", "no bits"], ranks=1, most=1)
+    assert whole.code == 0, whole.said
+    job = Job(tmp_path / "run", "dp=2", "dp=5;dp=4;dp=3;dp=1;dp=5", how=["vision"], ranks=2, most=5,
+              timeout=300)
+    assert job.code == 0, job.said
+    assert [one["state"] for one in job.answers] == ["made"] * 5, job.said
+    assert job.check_bits() == 5
+    expected = whole.batches()
+    assert job.batches() == {step: expected[step] for step in job.batches()}
+
+
+def workers_of(text):
+    count = 1
+    for part in text.split(","):
+        count *= int(part[3:])
+    return count
