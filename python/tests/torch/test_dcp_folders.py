@@ -133,6 +133,19 @@ def test_damage_is_named_by_file_bytes_and_tensor(tmp_path):
         holdfast.open(tmp_path / "f").read("b")
 
 
+def test_one_odd_item_is_left_out_by_name_and_the_rest_is_read(tmp_path):
+    state = {"w": torch.rand(3, 2), "wide": torch.rand(1, 4).expand(5, 4), "epoch": 3, "odd": {"set": {1, 2}}}
+    dcp.save(state, checkpoint_id=tmp_path / "f", no_dist=True)
+    line = "wide: has an expanded or conjugated tensor; expected a clone"
+    opened = holdfast.open(tmp_path / "f")
+    assert line in opened.left_out and list(opened.keys()) == ["w"] and opened.objects["epoch"] == 3
+    output_of("verify", tmp_path / "f")
+    assert f"left out: {line}" in output_of("convert", tmp_path / "f", tmp_path / "x.pt")
+    assert same(torch.load(tmp_path / "x.pt")["w"], state["w"])
+    with pytest.raises(NotImplementedError, match="wide: has an expanded"):
+        opened.read("wide")
+
+
 # Several ranks
 
 
