@@ -197,7 +197,7 @@ def _find_inexact(told: dict[int, Any], kept: Any, drops: bool) -> list[str]:
     when = "between the update and the end of its step"
     changed = {plain_name(key) for one in told.values() for key in one["changed"]
                if not (drops and key.startswith(gradients.KEY))}
-    lines = [f"{key}: changes {when}, in which the rank was lost" for key in sorted(changed)]
+    lines = [f"{name_a_few(sorted(changed))}: changes {when}, in which the rank was lost"] if changed else []
     things = [one["objects"].get("things", {}) | one["rank objects"].get("things", {})
               for one in told.values()]
     unequal = {key for one in things for key in one if key != "data"
