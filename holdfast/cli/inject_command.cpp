@@ -141,7 +141,9 @@ Result<ExitCode> inject(const Context& context, const InjectArguments& a) {
   const Found found = HOLDFAST_TRY(find_any(env, a.from));
   tell_skipped(context, found);
   FileLocks locks;
-  if (a.in_place && !a.dry_run) HOLDFAST_TRY(lock_found(env, found, locks));
+  if (a.in_place && !a.dry_run) {
+    HOLDFAST_TRY(lock_files_of(env, found, LockKind::kExclusive, locks));
+  }
   const FlipPlan plan = HOLDFAST_TRY(choose_plan(env, a, found));
   const std::string text = encode_flip_plan(plan);
   if (a.dry_run && a.flips.checksums.empty()) {

@@ -158,7 +158,7 @@ Result<ExitCode> repair_path(const Context& context, const RepairArguments& a) {
   if (found.step() && !a.dry_run) {
     undone = HOLDFAST_TRY(repair_patch(env, found.path / "", locks)) || undone;
   }
-  if (!a.dry_run) HOLDFAST_TRY(lock_found(env, found, locks));
+  if (!a.dry_run) HOLDFAST_TRY(lock_files_of(env, found, LockKind::kExclusive, locks));
   ProgressBar bar(context, "bits tried", ProgressUnit::kTrials);
   RepairSources sources = sources_of(env, a, found);
   sources.progress = bar.callback();

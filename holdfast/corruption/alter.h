@@ -38,11 +38,6 @@ Result<Contents> open_to_alter(Env& env, const Found& found);
 Result<std::shared_ptr<const Roles>> roles_in(const Contents& contents,
                                               const Found& found, const RoleMap& map);
 
-// The files of what was found, for make_byte_plan(). A single file has its own name, the
-// files of a folder have their names in it, and those of a TensorFlow checkpoint have
-// their names after its prefix.
-Result<std::vector<NamedFile>> files_of(Env& env, const Found& found);
-
 // Fails as alter_in_place() and alter_copy() would because of the plan or the digests,
 // and changes nothing.
 Result<void> check_alteration(Env& env, const Found& found, const FlipPlan& plan,
@@ -53,6 +48,8 @@ Result<void> check_alteration(Env& env, const Found& found, const FlipPlan& plan
 //   kConflict  the step belongs to a run with a live owner, or somebody else has a lock
 //   kInvalid   seals are to change and there are none, or a plan of bytes is to fix
 //              digests
+// The files are locked before the plan is made (inspect/files_of.h); callers that read
+// before do it earlier and hand over their locks.
 // `check` gets an Env that shows the files as they will be. If it fails, so does the
 // call, and nothing is written.
 using CheckAltered = std::function<Result<void>(Env& shown)>;
@@ -60,10 +57,6 @@ Result<void> alter_in_place(Env& env, const Found& found, const FlipPlan& plan,
                             Fixing fixing, const CheckAltered& check, FileLocks& locks);
 Result<void> alter_in_place(Env& env, const Found& found, const FlipPlan& plan,
                             Fixing fixing, const CheckAltered& check = {});
-
-// Locks all files of what was found (contents/file_locks.h). alter_in_place() does it
-// before it plans; callers that read before do it earlier and hand it their locks.
-Result<void> lock_found(Env& env, const Found& found, FileLocks& locks);
 
 // Copies what was found to `to`, which must not exist, and alters the copy before it gets
 // this name. Copies the seals beside a file, too.

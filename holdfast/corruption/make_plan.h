@@ -14,6 +14,7 @@
 
 #include "holdfast/corruption/flip_plan.h"
 #include "holdfast/corruption/sites.h"
+#include "holdfast/inspect/files_of.h"
 
 namespace holdfast {
 
@@ -87,13 +88,8 @@ Roles roles_of(const Contents& contents, const PlanRequest& request);
 // site is struck with a probability, it is not replaced by another one.
 Result<FlipPlan> make_plan(const Contents& contents, const PlanRequest& request);
 
-// A file of a checkpoint.
-struct NamedFile {
-  std::string name{};  // as in PlannedByte
-  Path path{};
-};
-
-// Flips `count` distinct bits anywhere in these files: in tensors, headers and checksums.
+// Flips `count` distinct bits anywhere in these files, which have their names in the plan:
+// in tensors, headers and checksums.
 Result<FlipPlan> make_byte_plan(Env& env, std::span<const NamedFile> files,
                                 int64_t count, int64_t seed, int64_t trial);
 

@@ -4,9 +4,9 @@
 #include <set>
 
 #include "holdfast/checkpoint/step_files.h"
-#include "holdfast/contents/file_locks.h"
 #include "holdfast/inspect/attempt_path.h"
 #include "holdfast/inspect/diff.h"
+#include "holdfast/inspect/files_of.h"
 #include "holdfast/shard/step_name.h"
 #include "holdfast/store/location.h"
 #include "holdfast/store/step_check.h"
@@ -86,12 +86,11 @@ std::vector<std::string> what_is_left_out(Env& env, const Found& from,
   return words;
 }
 
-// Locks the file that is read, so that nobody changes it in place meanwhile. Others may
-// read it. The files of a folder are not locked: each of them is written once.
+// Locks what is read, so that nobody changes it in place meanwhile. Others may read it. A
+// step needs no lock: its chunks have digests, and nobody changes them without a trace.
 Result<void> lock_to_read(Env& env, const Found& from, FileLocks& locks) {
-  const Result<FileInfo> info = env.info(from.path);
-  if (from.step() || !info.ok() || info->folder) return {};
-  return locks.add(env, from.path, LockKind::kShared);
+  return from.step() ? Result<void>()
+                     : lock_files_of(env, from, LockKind::kShared, locks);
 }
 
 Result<void> write_found(Env& env, const ConvertOptions& options, const Found& from,

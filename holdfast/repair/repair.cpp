@@ -291,7 +291,7 @@ Result<std::vector<Mended>> mend_by_seals(Env& env, const Found& found,
 Result<std::vector<Mended>> mend_step(Env& env, const Found& found,
                                       const RepairReport& report, FileLocks& locks) {
   HOLDFAST_TRY(check_not_live(env, found));
-  HOLDFAST_TRY(lock_found(env, found, locks));
+  HOLDFAST_TRY(lock_files_of(env, found, LockKind::kExclusive, locks));
   HOLDFAST_TRY(apply_step_repair(env, report.step));
   Result<std::vector<Mended>> more = mend_by_seals(env, found, report.from, locks);
   if (more.ok()) return more;

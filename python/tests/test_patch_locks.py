@@ -2,6 +2,7 @@
 says who."""
 
 import fcntl
+import json
 import os
 import shutil
 import signal
@@ -11,8 +12,8 @@ import sys
 from command import PROGRAM, run
 import numpy as np
 import pytest
-
-import holdfast
+import torch
+from safetensors.torch import save_file
 
 RUNS = 25 if os.environ.get("HOLDFAST_LONG") else 4
 
@@ -94,3 +95,32 @@ def test_a_lock_ends_with_a_process_that_is_killed(base):
     holder.wait()
     assert run(*words).returncode == 0
     holder.stdout.close()
+
+
+def save_folder(path):
+    """A folder of two safetensors files with an index, as transformers saves it."""
+    path.mkdir()
+    parts = [{f"w{i}": torch.full((4,), float(i))} for i in range(2)]
+    names = [f"model-0000{k}-of-00002.safetensors" for k in (1, 2)]
+    for name, part in zip(names, parts, strict=True):
+        save_file(part, path / name)
+    (path / "model.safetensors.index.json").write_text(json.dumps(
+        {"metadata": {"total_size": 32}, "weight_map": dict(zip(["w0", "w1"], names, strict=True))}))
+    return path / names[1]
+
+
+def test_a_folder_is_not_converted_while_one_of_its_files_is_changed_nor_the_other_way_round(tmp_path):
+    part = save_folder(tmp_path / "model")
+    convert = ("convert", tmp_path / "model", tmp_path / "whole.pt")
+    inject = ("inject", tmp_path / "model", "--in-place", "--seed", 1, "--checksums", "raw")
+    with open(part, "r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        refused = run(*convert)
+    assert refused.returncode == 1 and f"{part.name}: process {os.getpid()} (" in refused.stderr
+    assert os.listdir(tmp_path) == ["model"]
+    with open(part, "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)  # as another convert has it
+        assert run(*convert).returncode == 0
+        refused = run(*inject)
+    assert refused.returncode == 1 and f"{part.name}: process {os.getpid()} (" in refused.stderr
+    assert run(*inject).returncode == 0

@@ -1,15 +1,21 @@
 """TensorFlow's checkpoints on the command line, and with real TensorFlow where it is installed."""
 
+import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
-from command import output_of
+from command import output_of, run
+import numpy as np
 import pytest
+
+import holdfast
 
 ROOT = Path(__file__).parents[2]
 FIXTURES = ROOT / "tests" / "fixtures" / "tensorflow"
+ATTACKS = ROOT / "tests" / "attacks" / "tensorflow"
 
 
 def test_a_checkpoint_is_shown_verified_converted_and_compared(tmp_path):
@@ -48,6 +54,19 @@ def test_damage_is_named_by_file_bytes_and_tensor(tmp_path):
     shard.write_bytes(data)
     report = output_of("verify", tmp_path / "two_shards", code=3)
     assert f"{shard.name}, bytes 48 to 58, in b: has crc32c " in report, report
+
+
+@pytest.mark.parametrize("name, line", json.loads((ATTACKS / "odd.json").read_text()).items())
+def test_one_odd_tensor_is_left_out_by_name_and_the_rest_is_converted(tmp_path, name, line):
+    prefix = ATTACKS / name
+    assert f"left out: {line}" in output_of("show", prefix)
+    assert f"left out: {line}" in output_of("convert", prefix, tmp_path / "rest.npz")
+    opened = holdfast.open(prefix)
+    assert opened.left_out == [line] and len(opened.keys()) == len(np.load(tmp_path / "rest.npz").files)
+    with pytest.raises(NotImplementedError, match=re.escape(line)):
+        opened.read(line.partition(":")[0])
+    refused = run("inject", prefix, tmp_path / "struck", "--tensors", line.partition(":")[0])
+    assert refused.returncode != 0 and not list(tmp_path.glob("struck*")), refused.stderr
 
 
 SAVE = """

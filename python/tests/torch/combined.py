@@ -45,12 +45,7 @@ WIDTH = 8
 def draw(seed):
     """The parts of the training of a seed."""
     dice = random.Random(seed)
-    parts = {part: dice.choice(choices) for part, choices in PARTS.items()}
-    # A checkpoint has the running statistics of rank 0 only, because DDP gives them to all ranks in the
-    # next forward pass. An average at the top of the loop reads those of each rank before that.
-    if parts["norm"] == "batch norm" and parts["average"] == "top of the loop":
-        parts["average"] = "behind the update"
-    return parts
+    return {part: dice.choice(choices) for part, choices in PARTS.items()}
 
 
 class Tracker:

@@ -47,6 +47,7 @@ HOW = {
     "validates before": "the same in ck.run() before the loop",
     "returns a model": "the critic's ck.run() returns what no other rank can be told",
     "average": "an average of the model, with its statistics, behind the update",
+    "average first": "the same at the top of the loop",
     "draws": "random numbers drawn between ck.run() and ck.step()",
     "tracks": "an object that differs between ranks, changed between ck.run() and ck.step()",
     "counts": "an object that the loop changes before ck.run()",
@@ -59,6 +60,7 @@ HOW = {
     "averages at the top": "the update of an average at the top of the loop, before ck.run()",
     "averages by rank": "an average that differs between ranks from step 2 on",
     "averages by rank at once": "the same from step 0 on",
+    "rate by calls": "a learning rate that the step computes from the number of this process's steps",
     "counts calls": "an object that the step gives the number of this process's steps",
     "by hand": "an update without an optimizer", "encoder": "a momentum encoder, written by .data",
     "late encoder": "one that begins to change in step 6 (LATE)",
@@ -157,7 +159,8 @@ class Training:
                                                max_iter=3 if "searches" in how else 1)
         self.scaler = torch.amp.GradScaler("cpu", init_scale=16.0, growth_interval=2) \
             if "scaler" in how else None
-        self.average = AveragedModel(self.net, use_buffers=True) if "average" in how else None
+        self.average = AveragedModel(self.net, use_buffers=True) \
+            if how & {"average", "average first"} else None
         self.critic = self.critic_optimizer = None
         if "critic" in how:
             self.critic = DistributedDataParallel(nn.Sequential(nn.Linear(WIDTH, 4), nn.Dropout(0.5)))
@@ -217,9 +220,11 @@ class Training:
             next(iter(shuffled))
         if "spoils in the step" in how:
             spoil_once(self)
+        calls.append(step)
         if "counts calls" in how:
-            calls.append(step)
             counter.total = len(calls)
+        if "rate by calls" in how:
+            self.optimizer.param_groups[0]["lr"] = 1e-2 / len(calls)
         if "averages by rank at once" in how or ("averages by rank" in how and step >= 2):
             own_average.tensors["small"].add_(rank)
         if "late group" in how:
@@ -232,7 +237,7 @@ class Training:
             return loss.detach()
         self._update(batch)
         here("after update")
-        if self.average is not None:
+        if "average" in how:
             self.average.update_parameters(self.net)
         if not how & {"schedules first", "schedules at the top"}:
             self.scheduler.step()
@@ -519,6 +524,8 @@ def make_step(ck, training, batch):
         training.schedule_rates()
     if "counts" in how:
         counter.total += 1
+    if "average first" in how:
+        training.average.update_parameters(training.net)
     if "averages at the top" in how:
         for one in own_average.tensors.values():
             one.mul_(0.9).add_(step)

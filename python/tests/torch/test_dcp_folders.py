@@ -1,5 +1,6 @@
 """Folders of torch.distributed.checkpoint: read, written, verified and converted as files."""
 
+import datetime
 import pickle
 
 from command import output_of
@@ -131,6 +132,23 @@ def test_damage_is_named_by_file_bytes_and_tensor(tmp_path):
     assert f"__0_0.distcp, bytes {at} to {at + 200}, in b: entry archive/data/0 has crc" in report
     with pytest.raises(holdfast.CorruptError, match=r"entry archive/data/0 has crc"):
         holdfast.open(tmp_path / "f").read("b")
+
+
+def test_odd_items_are_left_out_by_name_and_the_rest_is_read(tmp_path):
+    conjugated = torch.rand(2, dtype=torch.complex64).conj()
+    state = {"w": torch.rand(3, 2), "wide": torch.rand(1, 4).expand(5, 4), "negative": conjugated.imag,
+             "conjugated": conjugated, "epoch": 3, "when": datetime.date(2026, 1, 1)}
+    dcp.save(state, checkpoint_id=tmp_path / "f", no_dist=True)
+    line = "conjugated: has an expanded or conjugated tensor; expected a clone"
+    opened = holdfast.open(tmp_path / "f")
+    assert opened.left_out == [line] and opened.objects["epoch"] == 3
+    assert list(opened.keys()) == ["w", "wide", "negative"]
+    output_of("verify", tmp_path / "f")
+    assert f"left out: {line}" in output_of("convert", tmp_path / "f", tmp_path / "x.pt")
+    loaded = torch.load(tmp_path / "x.pt", weights_only=False)
+    assert all(torch.equal(loaded[name], state[name]) for name in opened.keys())
+    with pytest.raises(NotImplementedError, match=line):
+        opened.read("conjugated")
 
 
 # Several ranks

@@ -142,6 +142,13 @@ def test_gradients_of_earlier_steps_are_kept(tmp_path, whole):
     Ran("ddp", tmp_path / "run", 10, kills, how).check(whole("ddp", 10, how))
 
 
+def test_an_average_that_reads_statistics_at_the_top_of_the_loop_restarts_exactly(tmp_path, whole):
+    how, kills = ["average first"], [f"{rank}:7:forward" for rank in range(3)]
+    ran = Ran("ddp", tmp_path / "run", 9, kills, how)
+    ran.check_restart(whole("ddp", 9, how), "")
+    assert "checkpoint, exact" in ran.said, ran.said
+
+
 def test_a_restart_without_gradients_that_steps_keep_is_not_exact(tmp_path):
     kills = [f"{rank}:7:forward" for rank in range(3)]
     ran = Ran("ddp", tmp_path / "run", 9, kills, ["keeps gradients"])
@@ -168,6 +175,16 @@ def test_replicas_that_differ_at_the_gate_restart_all_ranks(tmp_path, whole):
     assert ran.code == 0 and ran.killed == set(ran.kills), ran.said
     assert "step 3 goes on" in ran.said and f"replica, not exact: {why}" in ran.said, ran.said
     assert "start again" not in ran.said, ran.said
+
+
+def test_a_step_that_depends_on_what_no_rank_has_told_is_not_exact(tmp_path, whole):
+    how = ["rate by calls"]
+    ran = Ran("ddp", tmp_path / "run", 10, ["1:7:after backward"], how)
+    assert ran.code == 0 and ran.killed == set(ran.kills), ran.said
+    assert "start again from the newest checkpoint" in ran.said, ran.said
+    assert re.search("checkpoint, not exact: .*lr: a step depends on something that no checkpoint has", ran.said), \
+        ran.said
+    assert ran.end != whole("ddp", 10, how).end  # no rank has what a run without a death has
 
 
 @pytest.mark.parametrize("how, words", [
@@ -209,6 +226,7 @@ def test_tensors_of_objects_that_a_step_writes_to_by_data_are_written_to_once(tm
     (["draws"], "after run", "generators: changes between the update and the end of its step"),
     (["draws behind"], "after step", "generators: random numbers are drawn behind ck.step()"),
     (["tracks"], "end", "tracker: differs between ranks, and changes between the update"),
+    (["average", "keeps gradients"], "end", "ema.module.blocks.0.1.num_batches_tracked, "),
     (["critic"], "after critic", "ck.run(Training.critic_step): returned in the replacement what"),
 ])
 def test_what_a_rank_did_not_live_to_tell_is_not_exact(tmp_path, how, point, words):

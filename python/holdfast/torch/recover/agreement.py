@@ -42,6 +42,7 @@ class Agreement:
     def __init__(self, state: TrainingState, draws: LoopDraws) -> None:
         self._state, self._peers, self._draws = state, state.peers, draws
         self.inexact: list[str] = []  # what was found by the newest comparison, and cannot be mended
+        self.unsaved: list[str] = []  # what was found, and no checkpoint has
         self._at_start: dict[str, str] = {}
 
     def compare_starts(self, transport: _native.TcpTransport, record: Mapping[str, Any], *,
@@ -70,6 +71,9 @@ class Agreement:
         """Compares tensors, and what an update depends on. Returns what differs, or "".
 
         What only a replacement has otherwise among the objects of the user's is then in `inexact`.
+        Ranks have begun the step alike, so what differs now depends on something that none of them
+        has told, such as a variable of the program: survivors have changed it twice, and a replacement
+        has it from its own beginning. So nobody is known to have it right, and no checkpoint has it.
         """
         digests = self._digest(self._values())
         now = {path: digest for path, digest in digests.items() if _is_of_update(path)}
@@ -85,6 +89,7 @@ class Agreement:
                         if one not in before]
         tensors = _unequal([one["tensors"] for one in told])
         if found := [*map(_named, tensors), *_parted(told)]:
+            self.unsaved = [f"{name_a_few(found)}: a step depends on something that no checkpoint has"]
             return f"{name_a_few(found)}: not equal on all ranks after a recovery"
         return ""
 

@@ -49,11 +49,10 @@ class FlatCopy:
         """The copy of each tensor; its memory is that of this object."""
         return self._views
 
-    def differing(self, data: bytes, other: bytes) -> list[int]:
-        """The indices of the tensors whose bytes are not the same in two results of data()."""
+    def parts(self, data: bytes) -> list[bytes]:
+        """The bytes of each tensor in a result of data()."""
         firsts = [0, *self._ends[:-1]]
-        return [index for index, (first, end) in enumerate(zip(firsts, self._ends, strict=True))
-                if data[first:end] != other[first:end]]
+        return [data[first:end] for first, end in zip(firsts, self._ends, strict=True)]
 
     def data(self) -> bytes:
         """The bytes of the copy."""

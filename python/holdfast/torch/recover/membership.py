@@ -191,6 +191,8 @@ class Membership:
     def _note(self, why: str) -> None:
         """Has all ranks start again if they do not agree. Without a checkpoint, all steps would be lost."""
         if why and self.has_checkpoint:
+            if self._agreement.unsaved:
+                self.link.say("unsaved", what=self._agreement.unsaved)
             self.ask_to_restart(ValueError(why))
         self.link.inexact += self._agreement.inexact + ([why] if why else [])
 

@@ -20,7 +20,7 @@ from holdfast.torch.state.ddp_buckets import BucketOrders
 from holdfast.torch.state.peer_step import PeerStep, PeerTensor, describe, own_objects
 from holdfast.torch.state.training_state import TrainingState
 from holdfast.torch.values import generators as random_generators
-from holdfast.torch.values.dotted_names import name_a_few
+from holdfast.torch.values.dotted_names import name_a_few, plain_name
 
 PATIENCE = 600.0  # seconds that ranks wait for each other while a replacement is filled
 
@@ -195,9 +195,9 @@ def _find_inexact(told: dict[int, Any], kept: Any, drops: bool) -> list[str]:
     if kept["is at end"]:
         return []
     when = "between the update and the end of its step"
-    changed = {key for one in told.values() for key in one["changed"]
+    changed = {plain_name(key) for one in told.values() for key in one["changed"]
                if not (drops and key.startswith(gradients.KEY))}
-    lines = [f"{key}: changes {when}, in which the rank was lost" for key in sorted(changed)]
+    lines = [f"{name_a_few(sorted(changed))}: changes {when}, in which the rank was lost"] if changed else []
     things = [one["objects"].get("things", {}) | one["rank objects"].get("things", {})
               for one in told.values()]
     unequal = {key for one in things for key in one if key != "data"

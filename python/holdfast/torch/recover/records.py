@@ -35,6 +35,7 @@ class Records:
         self.data = b""  # the bytes of the tensors of the newest record
         self.at_gate: dict[str, Any] = {}  # the values of the newest one made at a gate
         self._data_at_gate = b""
+        self._flat_at_gate = self._flat
         # The values when the loop took its last batch, or None if that was before the first step.
         self._at_top: dict[str, Any] | None = None
 
@@ -79,7 +80,7 @@ class Records:
     def take(self, made: "Made") -> None:
         """Makes a record of a gate the newest one: the update is committed."""
         self._at_top = made.values["top"]
-        self.at_gate, self._data_at_gate = made.values, made.data
+        self.at_gate, self._data_at_gate, self._flat_at_gate = made.values, made.data, self._flat
         self.is_at_end = self.is_open = False
         self._take(made)
 
@@ -96,10 +97,10 @@ class Records:
         keys = [key for key in sorted(self._state.peers.own_keys | {"data"})
                 if self.values["things"].get(key) != self.at_gate["things"].get(key)]
         keys += ["generators"] if self.values["generators"] != self.at_gate["generators"] else []
-        now, then = ([name for name, *_ in one["tensors"]] for one in (self.values, self.at_gate))
-        if now != then:  # gradients were made or dropped
-            return keys + sorted(set(now) ^ set(then))
-        return keys + [now[index] for index in self._flat.differing(self.data, self._data_at_gate)]
+        now = _named(self.values, self._flat.parts(self.data))
+        then = _named(self.at_gate, self._flat_at_gate.parts(self._data_at_gate))
+        # Other names: gradients were made or dropped.
+        return keys + [name for name in {**then, **now} if now.get(name) != then.get(name)]
 
     def has_gradients(self) -> bool:
         """True if the newest record has gradients, which the next step adds to."""
@@ -134,6 +135,12 @@ class Made:
 
     def __init__(self, values: dict[str, Any], data: bytes, packed: bytes) -> None:
         self.values, self.data, self.packed = values, data, packed
+
+
+def _named(values: dict[str, Any], parts: list[bytes]) -> dict[str, bytes]:
+    """The bytes of the tensors of a record by name; without their bytes if it was made elsewhere."""
+    names = [name for name, *_ in values["tensors"]]
+    return dict(zip(names, parts if len(parts) == len(names) else [b""] * len(names), strict=True))
 
 
 def start_of(values: dict[str, Any]) -> dict[str, Any]:

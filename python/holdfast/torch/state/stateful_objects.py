@@ -44,6 +44,7 @@ class StatefulObjects:
         self._rank = rank
         self._world = world
         self.notes: dict[str, str] = {}  # why a restored value may not be the right one, by key
+        self.average_statistics = False  # an object keeps running statistics of its own on each rank
         given = {key: as_one_stateful(key, one) for key, one in objects.items() if one is not None}
         self._kinds = {key: class_names(one) for key, one in given.items()}
         self._optimizer_kinds = {join("optimizer", key): class_name(one)
@@ -179,7 +180,9 @@ class StatefulObjects:
         rules = rules_inside(key, rules)
         if self._world == 1 or not isinstance(one, nn.Module):
             return rules
-        return {**rules, **{f"{key}.{name}": "own" for name in running_statistics(one)}}
+        running = running_statistics(one)
+        self.average_statistics |= bool(running)
+        return {**rules, **{f"{key}.{name}": "own" for name in running}}
 
 
 def is_internal(key: str) -> bool:

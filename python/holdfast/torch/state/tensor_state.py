@@ -78,7 +78,8 @@ class TensorState:
     `model` is a module, a list of pipeline stages, or several modules by name; `optimizer`
     likewise. `names` renames tensors of stages whose names begin anew on each stage (one for all
     stages, or a list with one per stage); `rules` are rules, by name pattern, for tensors that
-    do not show how they are cut; `exclude` says which tensors are left out. Make it once, after
+    do not show how they are cut; `exclude` says which tensors are left out;
+    `averages_statistics` that an average of running statistics is kept. Make it once, after
     the model is wrapped and sharded and the optimizer is made: it keeps the sharded parameters,
     which FSDP replaces by gathered ones at times. It follows tensors that are put into the model
     or the optimizer later, but refuses a parameter that takes the place of another: the optimizer
@@ -93,8 +94,10 @@ class TensorState:
         names: Renaming | Sequence[Renaming | None] | None = None,
         rules: Mapping[str, Rule] | None = None,
         exclude: Exclude = (),
+        averages_statistics: bool = False,
     ) -> None:
         self._rules = dict(rules or {})
+        self._averages_statistics = averages_statistics
         self._model = ModelTensors(model, names, exclude)
         self._empty_buffers = EmptyBuffers(model, names, rules, self._model.is_excluded)
         keyed = [] if optimizer is None else by_key(optimizer)
@@ -403,7 +406,8 @@ class TensorState:
         part = part_of(tensor, entry.name, rule)
         if rule is not None or part is None or entry.is_parameter or isinstance(tensor, DTensor):
             return part
-        return Part(part.shape, part.box, copies_of_buffer(entry))
+        return Part(part.shape, part.box, copies_of_buffer(
+            entry, are_averaged=self._averages_statistics))
 
     def _part_of_slot(self, name: str, entry: Entry, slot: torch.Tensor) -> Part | None:
         rule = rule_for(name, self._rules)

@@ -76,16 +76,17 @@ class TrainingState:
         self._adapters = ActiveAdapters(self.models)
         keyed = [] if optimizer is None else by_key(optimizer)
         self.optimizers = [one for _, one in keyed]
-        self._tensors = TensorState(model, optimizer, names=layout.names, rules=layout.rules,
-                                    exclude=exclude)
-        self._capture = TensorCapture(self._tensors.pieces, self._tensors.ddp_group, self._rank,
-                                      self._world)
-        self._extra = ExtraState(model, layout.names)
         given = {path: one for name, thing in objects.items()
                  for path, one in generators_in(name, thing).items()}
         others = {name: one for name, one in objects.items() if not holds_only_generators(one)}
         self._objects = StatefulObjects(model, keyed, others, self.data, layout.rules or {},
                                         self._rank, self._world)
+        self._tensors = TensorState(model, optimizer, names=layout.names, rules=layout.rules,
+                                    exclude=exclude,
+                                    averages_statistics=self._objects.average_statistics)
+        self._capture = TensorCapture(self._tensors.pieces, self._tensors.ddp_group, self._rank,
+                                      self._world)
+        self._extra = ExtraState(model, layout.names)
         self.random = SavedGenerators(given, by_key(model), self.data, objects.values())
         self.generators, self.found, self.unsaved = self.random.dicts
         self.data.use_generators(self.generators)
