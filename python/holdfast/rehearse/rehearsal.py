@@ -226,6 +226,8 @@ def _compare(golden: LifeRecords, lived: Life, outcome: Outcome, ignored: set[st
     killed.cause = _not_resumed(killed) or (before and difference_of_resumed(before, records))
     if outcome.by_itself is None and (killed.cause is None or killed.cause.what != "resume"):
         killed.difference = first_difference(golden, records, ignored, upto)
+    if killed.difference is not None and killed.cause is None and before is not None:
+        killed.cause = difference_of_resumed(before, records, with_tensors=True)
     killed.difference = killed.difference or killed.cause
 
 

@@ -215,7 +215,7 @@ class Checkpointer(Parts):
         finally:
             self.report = resume.report
         self._run_is_checked = True  # not after an error: the steps of the run stay protected
-        self._changes.restart()
+        self._changes.restart(is_restored=restored is not None)
         self._messages.tell(start.sentence)
         if restored is None:
             return 0, False

@@ -86,7 +86,7 @@ class TrainingState:
         others = {name: one for name, one in objects.items() if not holds_only_generators(one)}
         self._objects = StatefulObjects(model, keyed, others, self.data, layout.rules or {},
                                         self._rank, self._world)
-        self.random = SavedGenerators(given, by_key(model), self.data, objects.values())
+        self.random = SavedGenerators(given, by_key(model), self.data, objects)
         self.generators, self.found, self.unsaved = self.random.dicts
         self.data.use_generators(self.generators)
         random_generators.capture(self.generators)  # done here because it is slow the first time
