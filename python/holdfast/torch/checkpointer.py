@@ -384,7 +384,7 @@ class Checkpointer(Parts):
 
     def _save_last(self, step: int) -> None:
         self._state.data.note_end()
-        self._save(step, None, "the end of the training", with_gradients=self._is_mid_update())
+        self._save(step, self._losses.of_step(step), "the end of the training", with_gradients=self._is_mid_update())
 
     def __enter__(self) -> Self:
         return self

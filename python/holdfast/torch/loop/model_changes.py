@@ -11,21 +11,18 @@ from holdfast.torch.loop.epoch_numbers import begins_again
 from holdfast.torch.loop.forgotten_loaders import ForgottenLoaders
 from holdfast.torch.loop.forgotten_tensors import ForgottenTensors
 from holdfast.torch.loop.frozen_writes import FrozenWrites
-from holdfast.torch.loop.kept_elements import KeptElements
 from holdfast.torch.loop.last_step import CHANGED, LastStep
 from holdfast.torch.loop.messages import NO_HOOK, UNKNOWN_OPTIMIZER
 from holdfast.torch.loop.step_place import StepPlace
 from holdfast.torch.loop.unchanged_model import UnchangedModel
+from holdfast.torch.loop.undone_resume import UndoneResume
 from holdfast.torch.loop.unknown_state import UnknownState
 from holdfast.torch.loop.update_boundaries import UpdateBoundaries
 from holdfast.torch.state.inner_optimizers import with_inner
 from holdfast.torch.state.training_state import TrainingState
-from holdfast.torch.values.dotted_names import name_a_few
 
 _log = logging.getLogger("holdfast")
 
-_UNDONE = ("parameters were written to between resume() and the first update ({names}): the training does not "
-           "go on with what was saved; expected all that loads or changes weights before ck.resume()")
 _FIRST = 8  # after so many calls of step(), the order of a training's calls is known
 
 
@@ -47,7 +44,7 @@ class ModelChanges:
         self._calls = 0  # of step(), since the start or a resume
         self._resumed_in: Any = None  # the epoch of the loader when resume() returned
         self._epochs: dict[str, str] = {}  # what begins_again() has said
-        self._resumed: KeptElements | None = None  # the parameters as a resume has left them
+        self._undone = UndoneResume(state)
         self._depth = 0  # steps of optimizers that were given and have begun
         self._last_step = LastStep(state.model_tensors)
         self.note = self._last_step.note  # notes that the model is now what it is after a step
@@ -72,8 +69,8 @@ class ModelChanges:
         """Called before every update of an optimizer of this process."""
         if self._boundaries.knows(optimizer):
             self._depth += 1
-            if self._resumed is not None:
-                self._compare_with_resumed()
+            if text := self._undone.before_update():
+                _log.warning("%s", text)
             if self._calls < _FIRST:
                 self._unknown.before_update()
                 self._place.before_update()
@@ -97,18 +94,10 @@ class ModelChanges:
         """Called at the end of a resume; `is_restored` if it has changed everything."""
         self._calls = 0
         if is_restored:
-            parameters = self._state.parameters()
-            self._resumed = KeptElements(parameters, at_once=len(parameters) or 1)
-            self._resumed.keep()
+            self._undone.restart()
         self._resumed_in = getattr(self._state.data.first, "epoch", None)
         self._place.restart()
         self._frozen.restart()
-
-    def _compare_with_resumed(self) -> None:
-        """Warns if the program has undone a resume: the first update begins with other parameters."""
-        changed, self._resumed = self._resumed.changed(), None
-        if changed:
-            _log.warning("%s", _UNDONE.format(names=name_a_few(changed)))
 
     def next_call(self, warn: Callable[[str], None], is_plain: bool) -> None:
         """Begins the next call of step(). Warns of updates by others, and of a wrong place of it.
@@ -121,6 +110,7 @@ class ModelChanges:
             warn(UNKNOWN_OPTIMIZER)
         for text in self._loaders.next_call(is_plain=is_plain) + (self._tensors.next_call() if is_plain else []):
             warn(text)
+        self._undone.next_call()
         self._calls += 1
         self._unknown.calls += 1
         if self._calls == 1 and is_plain and (text := begins_again(self._resumed_in)):
