@@ -39,8 +39,8 @@ def _advice_for(one: Killed) -> str:
         path = named.name.removeprefix("__main__.").removeprefix("data.").rpartition("().")[2]
         return f'Save it: Checkpointer(..., objects={{"{path.rpartition(".")[2]}": {path}}}).'
     if named.what == "step":
-        return "The restarted command makes other steps. Expected a loop that begins at the " \
-               "number that ck.resume() returns, and data= for its loader."
+        return "The restarted command makes other steps. Expected a loop that begins at the number " \
+               "that ck.resume() returns, range(loader.epoch, epochs) for epochs, and data= for its loader."
     if named.what == "batch":
         return "All that Holdfast saves came back. Something else decides about the batch: give the " \
                "loader as data=, and generators and counters of your own in objects=, and let each " \

@@ -7,7 +7,8 @@ after more batches than all others.
 
 from holdfast.torch.data.passes import Pass
 
-_CALLS = 8  # so many steps are looked at, after which dynamic numbers of micro-batches have differed
+_CALLS = 5  # so many steps are looked at,
+_CALLS_OF_SEVERAL = 8  # or so many of several micro-batches, whose number may differ from step to step
 
 _TEXT = ("data: the loop reads {ahead} ahead of its steps (the first step of a pass came after {first} batches, "
          "each other one after {other}), and a resume leaves out what was read and not trained; expected that a "
@@ -18,7 +19,7 @@ class EarlyReads:
     """How many batches the first steps of a process have read."""
 
     def __init__(self) -> None:
-        self._calls = 0
+        self._calls, self._is_over = 0, False
         self._pass: Pass | None = None  # that of the step before
         self._read = 0  # how many batches it had handed out by then
         self._first: set[int] = set()
@@ -26,7 +27,7 @@ class EarlyReads:
 
     def note(self, one: Pass) -> str:
         """Notes a step whose batches are from that pass. Returns a warning, or ""."""
-        if self._calls == _CALLS:
+        if self._is_over:
             return ""
         self._calls += 1
         is_first = one is not self._pass
@@ -34,9 +35,12 @@ class EarlyReads:
         self._pass, self._read = one, one.handed_out
         if one.is_open:  # a loop that reads ahead has met the end of the data before its last step
             (self._first if is_first else self._others).add(count)
-        if self._calls < _CALLS or len(self._first) != 1 or len(self._others) != 1:
+        needed = _CALLS if max(self._others, default=2) == 1 else _CALLS_OF_SEVERAL
+        if self._calls < needed:
             return ""
-        self._pass = None
+        self._is_over, self._pass = True, None
+        if len(self._first) != 1 or len(self._others) != 1:
+            return ""
         first, other = *self._first, *self._others
         ahead = "a batch" if first - other == 1 else f"{first - other} batches"
         return _TEXT.format(ahead=ahead, first=first, other=other) if first > other > 0 else ""

@@ -6,6 +6,7 @@ changes them, and they begin anew after a resume. Elements are compared, because
 through `.data`, for which torch counts no version. Nothing that was found is kept alive between two looks.
 """
 
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
@@ -49,6 +50,7 @@ class ForgottenTensors:
         self._calls = 0
         self._elements: dict[tuple[str, int], list[bytes]] = {}  # at the last look
         self.sentences: dict[str, str] = {}
+        _live.add(self)
 
     def next_call(self) -> list[str]:
         """Called once for each step. Returns what is known so far."""
@@ -56,6 +58,10 @@ class ForgottenTensors:
         if self._calls in _LOOKS:
             self._look()
         return list(self.sentences.values())
+
+    def given(self) -> list[Any]:
+        """All that this Checkpointer saves."""
+        return [*self._state.models, *self._given]
 
     def digests(self) -> dict[str, str]:
         """Kinds and digests of what is there now, by path."""
@@ -71,23 +77,21 @@ class ForgottenTensors:
 
     def _found(self) -> Iterator[tuple[str, Any, list[bytes]]]:
         """What the program has of other modules and tensors, with its path and some elements."""
-        known = _Known(self._state, self._given)
+        known = _Known(self._state, [part for one in list(_live) for part in one.given()])
         for path, one in _walk(program_values(), known.objects):
             if tensors := _sample_of(known.of_others(one)):
                 yield path, one, [element_bytes(tensor) for tensor in tensors]
 
 
 class _Known:
-    """What the Checkpointer saves, or what the training makes anew in each step."""
+    """What Checkpointers of this process save, or what the training makes anew in each step."""
 
     def __init__(self, state: TrainingState, given: Iterable[Any]) -> None:
-        self._state = state
-        others = list(inside([*given, *state.optimizers]))
-        self.objects = {id(one) for one in (*others, *state.models)}
+        others = list(inside(given, but=torch.optim.Optimizer))
+        self.objects = {id(one) for one in others}
         modules = [one for one in others if isinstance(one, nn.Module)]
-        tensors = [*state.model_tensors().values(),
-                   *(tensor for one in modules for tensor in (*one.parameters(), *one.buffers()))]
-        gradients = [p.grad for p in state.parameters().values() if p.grad is not None]
+        tensors = [tensor for one in modules for tensor in (*one.parameters(), *one.buffers())]
+        gradients = [tensor.grad for tensor in tensors if tensor.is_leaf and tensor.grad is not None]
         self._addresses = {one.data_ptr() for one in [*tensors, *gradients] if is_readable(one)}
         self._shapes = {shapes for model in state.models for shapes in _shapes_of(model)}
 
@@ -157,3 +161,6 @@ def _sentence(path: str, one: Any) -> str:
     is_average = isinstance(one, torch.optim.swa_utils.AveragedModel)
     return _MODULE.format(path=path, kind=type(one).__name__,
                           option="ema=" if is_average else "model= (a dict of all models) or ema=")
+
+
+_live: "weakref.WeakSet[ForgottenTensors]" = weakref.WeakSet()  # of all Checkpointers

@@ -13,7 +13,7 @@ import holdfast
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2), nn.Linear(8, 1))
 opt = torch.optim.AdamW(model.parameters(), lr=1e-2)
-x = torch.randn(120, 4)
+x = torch.randn(160, 4)
 loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=8, shuffle=True)
 ck = holdfast.Checkpointer(idiom.RUN, model=model, optimizer=opt, data=loader, every="1 steps")
 step = ck.resume()
