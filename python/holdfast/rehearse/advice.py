@@ -1,6 +1,6 @@
 """What to do about what a rehearsal has found."""
 
-from holdfast.rehearse.differences import readable_name
+from holdfast.rehearse.differences import TENSORS, readable_name
 from holdfast.rehearse.rehearsal import Killed, Outcome
 
 
@@ -32,15 +32,19 @@ def _advice_for(one: Killed) -> str:
     if named.what == "generator":
         return f"{readable_name(named.name)} came back as it was in ck.step(), and had changed " \
                "before the next step. Expected that all draws of a step come before its ck.step()."
+    if named.what == "found" and named.name.startswith(TENSORS):
+        return f"Save what {readable_name(named.name)} holds: a module in model= or ema=, and other tensors by " \
+               "an object with state_dict() and load_state_dict() in objects=."
     if named.what == "found":
-        path = named.name.removeprefix("__main__.").removeprefix("data.")
+        path = named.name.removeprefix("__main__.").removeprefix("data.").rpartition("().")[2]
         return f'Save it: Checkpointer(..., objects={{"{path.rpartition(".")[2]}": {path}}}).'
     if named.what == "step":
-        return "The restarted command makes other steps. Expected a loop that begins at the " \
-               "number that ck.resume() returns, and data= for its loader."
+        return "The restarted command makes other steps. Expected a loop that begins at the number " \
+               "that ck.resume() returns, range(loader.epoch, epochs) for epochs, and data= for its loader."
     if named.what == "batch":
-        return "All that Holdfast saves came back. Something else decides about the batch: give " \
-               "the loader as data=, and generators and counters of your own in objects=."
+        return "All that Holdfast saves came back. Something else decides about the batch: give the " \
+               "loader as data=, and generators and counters of your own in objects=, and let each " \
+               "step read its own batch, not the one before it."
     if named.what == "loss":
         return "Batch and state were the same. Something else changes the loss: a generator or a " \
                "counter that is not saved belongs in objects=."

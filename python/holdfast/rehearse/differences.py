@@ -10,6 +10,7 @@ from holdfast.rehearse.records import LifeRecords, RankRecords, Record
 # position. The position itself shows in the batches.
 _OF_A_LIFE = ("branch", "rank.data draws", "things.data", "rank.things.data")
 _GENERATORS = "rank.generators"
+TENSORS = "tensors."  # what paths of tensors begin with that are found and not saved
 # A trainer takes these up only when it begins to train.
 _OF_A_TRAINER = ("things.trainer", "rank.things.trainer", "trainer.")
 _POSITION = ".combined_loader."  # of the loaders of Lightning
@@ -18,7 +19,7 @@ _NAMES = {f"{_GENERATORS}.python": "Python's random generator",
           f"{_GENERATORS}.numpy": "NumPy's random generator",
           f"{_GENERATORS}.torch": "torch's random generator",
           f"{_GENERATORS}.cuda": "torch's random generator of a GPU",
-          f"{_GENERATORS}.extra.": "", f"{_GENERATORS}.": "", "rank.things.": "", "things.": "",
+          TENSORS: "", f"{_GENERATORS}.extra.": "", f"{_GENERATORS}.": "", "rank.things.": "", "things.": "",
           "rank.": ""}
 
 
@@ -64,26 +65,30 @@ def first_difference(golden: LifeRecords, life: LifeRecords, ignored: set[str],
     return min(found, key=lambda one: one.step, default=None)
 
 
-def difference_of_resumed(killed: LifeRecords, life: LifeRecords) -> Difference | None:
+def difference_of_resumed(killed: LifeRecords, life: LifeRecords, *,
+                          with_tensors: bool = False) -> Difference | None:
     """In what a life differs from the killed one that it resumes: its state, or its first batch.
 
     The killed life is known up to the step that was saved, and often the batch of the next one.
+    `with_tensors` adds those that nothing saves: a script may make them anew behind resume().
     """
     for part, ranks in sorted(killed.parts.items()):
         for rank, records in sorted(ranks.items()):
             own = life.parts.get(part, {}).get(rank, RankRecords())
-            for one in _of_resumed(rank, records, own):
+            for one in _of_resumed(rank, records, own, with_tensors):
                 return replace(one, part=part)
     return None
 
 
-def _of_resumed(rank: int, records: RankRecords, own: RankRecords) -> Iterator[Difference]:
+def _of_resumed(rank: int, records: RankRecords, own: RankRecords,
+                with_tensors: bool) -> Iterator[Difference]:
     step = None if own.resumed is None else own.resumed["start"] - 1
     if own.resumed is None or step not in records.steps:
         return
     for what, name, a, b in _unequal_state(records.steps[step], own.resumed, set()):
         # Generators are restored when the loader's iterator exists.
-        later = name.startswith((_GENERATORS, *_OF_A_TRAINER))
+        later = name.startswith((_GENERATORS, *_OF_A_TRAINER)) or (
+            name.startswith(TENSORS) and not with_tensors)
         if not (later or _is_made_later(what, name, a, b)):
             yield Difference(step, rank, what, name, a, b)
     yet, first = records.waits or {}, next(iter(own.steps.values()), own.waits or {})

@@ -24,6 +24,7 @@ from holdfast.rehearse.process_tree import start as start_process
 from holdfast.rehearse.records import LifeRecords, RankRecords
 
 NOTHING = 4  # the exit code if there is nothing to rehearse
+_TO_ITS_END = 1 << 62  # calls of the last step: a life ends by itself, or in a step more than there should be
 _FEWEST = 3  # steps: one to save, one to be killed in, one to compare
 
 
@@ -121,7 +122,10 @@ class Rehearsal:
         kills, before = choose_kills(golden, self._at), None
         for life, kill in enumerate([*kills, None], 1):
             what = f"killed {len(outcome.kills)} times" if outcome.kills else "to be killed"
-            lived = self._life("killed", what, self._plan(life, golden, kill))
+            plan = self._plan(life, golden, kill)
+            if kill is None and outcome.ended_early:
+                plan = replace(plan, calls=_TO_ITS_END)
+            lived = self._life("killed", what, plan)
             outcome.note(lived.records)
             if outcome.kills:
                 _compare(golden, lived, outcome, ignored, before)
@@ -223,9 +227,13 @@ def _compare(golden: LifeRecords, lived: Life, outcome: Outcome, ignored: set[st
     killed.resumed_after = min(resumed, default=None)
     killed.compared_to = max(records.numbers, default=None)
     upto = killed.compared_to if records.was_killed else golden.numbers[-1]
+    if outcome.ended_early and killed.alone is None and not records.was_killed:
+        upto = None  # nor may it make more steps than the undisturbed one
     killed.cause = _not_resumed(killed) or (before and difference_of_resumed(before, records))
     if outcome.by_itself is None and (killed.cause is None or killed.cause.what != "resume"):
         killed.difference = first_difference(golden, records, ignored, upto)
+    if killed.difference is not None and killed.cause is None and before is not None:
+        killed.cause = difference_of_resumed(before, records, with_tensors=True)
     killed.difference = killed.difference or killed.cause
 
 

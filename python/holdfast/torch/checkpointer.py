@@ -215,7 +215,7 @@ class Checkpointer(Parts):
         finally:
             self.report = resume.report
         self._run_is_checked = True  # not after an error: the steps of the run stay protected
-        self._changes.restart()
+        self._changes.restart(is_restored=restored is not None)
         self._messages.tell(start.sentence)
         if restored is None:
             return 0, False
@@ -384,7 +384,7 @@ class Checkpointer(Parts):
 
     def _save_last(self, step: int) -> None:
         self._state.data.note_end()
-        self._save(step, None, "the end of the training", with_gradients=self._is_mid_update())
+        self._save(step, self._losses.of_step(step), "the end of the training", with_gradients=self._is_mid_update())
 
     def __enter__(self) -> Self:
         return self

@@ -7,6 +7,7 @@ docstring says in its first line what the idiom is, and in its last line what Ho
     exact, says: TEXT  it resumes bit for bit, and TEXT stands in what a process printed
     says: TEXT         it may resume with other bits, and TEXT stands in what a process printed
     refuses: TEXT      a process ends with an error of one sentence that has TEXT
+    silent             it resumes with other bits, and nothing is printed: only a rehearsal tells
 
 A script begins with `import idiom`, saves into idiom.RUN, makes idiom.STEPS steps, and calls
 idiom.made(step, loss) for each of them just before ck.step(step). There it may be killed.
@@ -40,23 +41,24 @@ RUN = ""  # where the script saves; set in the process that runs it
 _kill_at: int | None = None
 
 
-def made(step, loss, saved=None):
+def made(step, loss, saved=None, run=None):
     """Notes the loss of a step, in the place where a killed training is killed.
 
-    A script that does not save each step says which one it has saved last.
+    A script that does not save each step says which one it has saved last, and one with several runs
+    says in which of them.
     """
     value = loss.item() if isinstance(loss, torch.Tensor) else float(loss)
     with open(f"{RUN}.losses", "a") as file:
         file.write(f"{step} {value.hex()}\n")
     if _kill_at is not None and step >= _kill_at:
-        _wait_for_save(step - 1 if saved is None else saved)
+        _wait_for_save(run or RUN, step - 1 if saved is None else saved)
         os.killpg(0, signal.SIGKILL)  # the workers of its loaders, too
 
 
-def _wait_for_save(step):
+def _wait_for_save(run, step):
     """Waits until that step is durable: a start from nothing would show nothing."""
     end = time.monotonic() + 10
-    while not Path(RUN, f"step-{step:08d}", "manifest.json").exists():
+    while not Path(run, f"step-{step:08d}", "manifest.json").exists():
         if time.monotonic() > end:
             raise TimeoutError(f"step {step} did not become durable before the kill")
         time.sleep(0.002)

@@ -21,7 +21,8 @@ HEAD = """# Ways to write a training
 What Holdfast does with each of these ways, if the process is killed twice and started again, and what
 `holdfast rehearse` says of the script. Every row is a script of `python/tests/torch/idioms`, and
 `python/tests/torch/test_idioms.py` kills and compares it; `python/tests/torch/idioms_page.py` has made this
-page. *Exact* means: all losses have the same bits as without a kill, and nothing is printed. A
+page. *Exact* means: all losses have the same bits as without a kill, and nothing is printed. *Silent*
+means: they differ, and nothing is printed. Nobody can know these from inside; a rehearsal finds them. A
 rehearsal also compares tensors and objects, so it may be stricter than the losses.
 
 | the training | what Holdfast does | what `holdfast rehearse` says |

@@ -165,13 +165,13 @@ def test_a_checkpoint_without_them_is_resumed_and_the_report_names_them(tmp_path
 
 
 @pytest.mark.parametrize("other, said", [
-    (None, "generator data.dataset.rng: not in this process"),
-    (random.Random(1), "generator data.dataset.rng: not restored: "),
-    (np.random.Generator(np.random.Philox(1)), "generator data.dataset.rng: not restored: ")])
+    (lambda: None, "generator data.dataset.rng: not in this process"),
+    (lambda: random.Random(1), "generator data.dataset.rng: not restored: "),
+    (lambda: np.random.Generator(np.random.Philox(1)), "generator data.dataset.rng: not restored: ")])
 def test_a_generator_that_has_become_another_is_told_and_not_refused(tmp_path, other, said):
     trained(tmp_path / "run", Drawing(np.random.default_rng(1)), 2)
     with pytest.warns(RuntimeWarning, match="data.dataset.rng"):
-        ck = trained(tmp_path / "run", Numbers(other), 3)
+        ck = trained(tmp_path / "run", Numbers(other()), 3)
     assert len(ck.report.inexact) == 1 and ck.report.inexact[0].startswith(said)
 
 
@@ -251,3 +251,86 @@ def test_a_loader_that_saves_its_own_generator_is_left_alone(tmp_path):
                 if step == 2:
                     break
     assert seen == [float(one) for one in np.random.default_rng(1).permutation(8)]
+
+
+class Env:
+    """Draws from a generator of its own, and nobody gives it to the Checkpointer."""
+
+    def __init__(self, rng):
+        self.rng = rng
+
+    def draw(self):
+        return float(self.rng.random())
+
+
+class Replay(Env):
+    """Is given, and its own state leaves its generator out."""
+
+    def state_dict(self):
+        return {"rows": [1, 2]}
+
+    def load_state_dict(self, state):
+        """Has nothing to restore."""
+
+
+class Whole(Replay):
+    """Saves its generator itself, as it was before its last draw."""
+
+    def __init__(self, rng):
+        super().__init__(rng)
+        self.state = rng.bit_generator.state
+
+    def state_dict(self):
+        return {"rng": self.state}
+
+    def load_state_dict(self, state):
+        self.rng.bit_generator.state = state["rng"]
+        self.draw()
+
+    def draw(self):
+        self.state = self.rng.bit_generator.state
+        return super().draw()
+
+
+class Loop:
+    """A class around the loop, which is another function when it resumes than when it saves."""
+
+    def __init__(self, run, make, is_given):
+        self.drawer, self.toy = make(np.random.default_rng(3)), Toy(size=1)
+        given = {"objects": {"drawer": self.drawer}} if is_given else {}
+        self.ck = self.toy.checkpointer(run, **given)
+        self.start = self.ck.resume()
+
+    def train(self, stop):
+        seen = []
+        with self.ck:
+            for step in range(self.start, stop):
+                seen.append(self.drawer.draw())
+                self.toy.step()
+                self.ck.step(step)
+        return seen
+
+
+def train_in_function(run, make, is_given, stop):
+    drawer, toy, seen = make(np.random.default_rng(3)), Toy(size=1), []
+    given = {"objects": {"drawer": drawer}} if is_given else {}
+    with toy.checkpointer(run, **given) as ck:
+        for step in range(ck.resume(), stop):
+            seen.append(drawer.draw())
+            toy.step()
+            ck.step(step)
+    return seen, ck
+
+
+def train_in_class(run, make, is_given, stop):
+    loop = Loop(run, make, is_given)
+    return loop.train(stop), loop.ck
+
+
+@pytest.mark.parametrize("train", [train_in_function, train_in_class])
+@pytest.mark.parametrize(("make", "is_given"), [(Env, False), (Replay, True), (Whole, True)])
+def test_what_the_program_draws_from_goes_on(tmp_path, train, make, is_given):
+    seen = [one for stop in (2, 4) for one in train(tmp_path / "run", make, is_given, stop)[0]]
+    assert seen == list(np.random.default_rng(3).random(4))
+    _, ck = train(tmp_path / "run", make, is_given, 4)
+    assert ck.report.inexact == [] and len(ck._state.found) == (make is not Whole)

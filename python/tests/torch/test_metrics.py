@@ -45,6 +45,14 @@ def test_the_best_step_by_a_metric_of_step_is_kept(tmp_path, kind):
     assert kept[2]["loss"] == 1.0
 
 
+def test_the_end_has_the_loss_of_its_own_step(tmp_path):
+    for run, losses in (("told", [3.0, 2.0, 1.0]), ("not told", [3.0, 2.0, None])):
+        train(tmp_path / run, 3, lambda ck, step: ck.step(step, losses[step]), every="100 steps",
+              keep=holdfast.Keep(1))
+    assert saved(tmp_path / "told") == {2: {"loss": 1.0}}
+    assert saved(tmp_path / "not told") == {2: {}}
+
+
 def test_the_best_step_by_a_metric_of_save_is_kept(tmp_path):
     def tell(ck, step):
         ck.step(step)

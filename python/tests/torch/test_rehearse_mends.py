@@ -120,3 +120,33 @@ def test_a_loop_that_begins_its_epochs_again_is_named(tmp_path):
 def test_a_validation_that_a_restart_makes_again_is_no_other_batch(tmp_path):
     found = rehearse_idiom("validation_before_training", tmp_path, steps=12)
     assert found.code == 0, found.text
+
+
+UNNAMED_EPOCHS = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+import holdfast
+torch.manual_seed(0)
+model = nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(torch.randn(20, 4), batch_size=4, shuffle=True)
+ck = holdfast.Checkpointer("run", model=model, optimizer=opt, data=loader)
+step = ck.resume()
+for _ in range(FIRST, 2):
+    for batch in loader:
+        loss = model(batch).pow(2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        ck.step(step, loss=loss)
+        step += 1
+"""
+
+
+@pytest.mark.parametrize(("first", "code"), [("0", 1), ("loader.epoch", 0)])
+def test_a_restarted_script_that_makes_too_many_steps_is_found_at_its_end(tmp_path, first, code):
+    found = rehearse(UNNAMED_EPOCHS.replace("FIRST", first), tmp_path, steps=12)
+    assert found.code == code, found.text
+    assert ("step 10, which the undisturbed run did not make" in found.text) is bool(code)
+    assert ("range(loader.epoch, epochs)" in found.text) is bool(code)

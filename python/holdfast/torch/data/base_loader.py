@@ -6,6 +6,7 @@ handed out, and a checkpoint saves that count.
 
 import abc
 import collections
+import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -15,6 +16,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, Sampler
 
 from holdfast.torch.data.passes import Kept, Pass, PassIterator
+from holdfast.torch.data.early_reads import EarlyReads
 from holdfast.torch.data.read_batch import BatchReader, InitWorker, ReadTask, keep_batch
 from holdfast.torch.data.source import Source
 from holdfast.torch.data.worker_draws import WorkerDraws
@@ -85,6 +87,10 @@ class Loader(abc.ABC):
     _since_step = 0  # batches since the last step
     _warned: frozenset[str] = frozenset()
 
+    @functools.cached_property
+    def _early_reads(self) -> EarlyReads:
+        return EarlyReads()
+
     @property
     @abc.abstractmethod
     def epoch(self) -> int:
@@ -139,6 +145,8 @@ class Loader(abc.ABC):
             self._credit()
         self._settle()
         self._has_stepped = True
+        if self._is_followed and self._pass is not None and (text := self._early_reads.note(self._pass)):
+            self._warn_once(text)
         self._has_updated, batches, self._since_step = False, self._since_step, 0
         return batches
 

@@ -71,6 +71,11 @@ class Loaders:
         return bool(self._all) and not self._foreign
 
     @property
+    def foreign(self) -> list[Any]:
+        """The loaders that save their state themselves."""
+        return [self._all[name] for name in self._foreign]
+
+    @property
     def first(self) -> Loader | None:
         """The first loader of Holdfast, whose epochs are those of the training; None without one."""
         return next(iter(self._own.values()), None)

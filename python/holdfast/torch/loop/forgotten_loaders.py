@@ -42,6 +42,7 @@ class ForgottenLoaders:
         self._refusal = ""
         self.sentences: dict[str, str] = {}
         listeners.add(self)
+        _live.add(self)
         watch_loaders()
 
     def next_call(self, *, is_plain: bool) -> list[str]:
@@ -80,6 +81,12 @@ class ForgottenLoaders:
             is_early = any(source.sampler is order for source in sources)
             what, line = _EARLY if is_early else _ANOTHER
             self._refusal = _PAST.format(what=what, line=line)
+        elif is_ours and any(source.dataset is dataset for one in list(_live)
+                             for _, source in one._data.sources()):
+            return  # another Checkpointer of this process has it
         elif not any(map(self._saves, (dataset, order, dict(stored(order)).get("sampler")))):
             name = name_of(dataset)
             self.sentences[name] = _TEXT.format(name=name)
+
+
+_live: "weakref.WeakSet[ForgottenLoaders]" = weakref.WeakSet()  # of all Checkpointers

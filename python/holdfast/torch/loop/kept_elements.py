@@ -43,7 +43,7 @@ class KeptElements:
 
     def __init__(self, tensors: Mapping[str, torch.Tensor], at_once: int = _AT_ONCE) -> None:
         """`at_once` is the number of tensors that are looked at after a step."""
-        readable = {name: one for name, one in tensors.items() if _is_readable(one)}
+        readable = {name: one for name, one in tensors.items() if is_readable(one)}
         self._names, self._tensors = list(readable), list(readable.values())
         distance = max(1, -(-len(readable) // at_once))
         self._turns = [self._make_turn(range(first, len(readable), distance))
@@ -87,7 +87,7 @@ class KeptElements:
         known = {place for group, _ in self._kept for place, _ in group} | on_host.keys()
         differ = {place for group, kept in self._kept for place in self._differing(group, kept)}
         differ |= {place for place, before in on_host.items()
-                   if _bytes_of(self._tensors[place]) != before}
+                   if element_bytes(self._tensors[place]) != before}
         moved = {place for turn in self._turns
                  for place, then, now in zip(turn.places, turn.addresses, _addresses(turn))
                  if then != now}
@@ -117,7 +117,7 @@ class KeptElements:
         before, found, end = bytes(kept.cpu().numpy()), [], 0
         for place, element in group:
             begin, end = end, end + element.numel()
-            if _bytes_of(self._tensors[place]) != before[begin:end]:
+            if element_bytes(self._tensors[place]) != before[begin:end]:
                 found.append(place)
         return found
 
@@ -147,7 +147,7 @@ def _local_of(tensor: torch.Tensor) -> torch.Tensor:
     return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
 
 
-def _is_readable(tensor: torch.Tensor) -> bool:
+def is_readable(tensor: torch.Tensor) -> bool:
     """True if the tensor has values in a memory of its own, of which one can be taken."""
     local = _local_of(tensor)
     return (type(local) in _PLAIN and local.layout is torch.strided and not local.is_meta
@@ -163,5 +163,6 @@ def _element_of(tensor: torch.Tensor) -> torch.Tensor:
     return one.view(torch.uint8)
 
 
-def _bytes_of(tensor: torch.Tensor) -> bytes:
+def element_bytes(tensor: torch.Tensor) -> bytes:
+    """The bytes of the element in the middle of a tensor that is readable; waits if it is on a GPU."""
     return bytes(_element_of(tensor).cpu().numpy()) if _address_of(_local_of(tensor)) else b""

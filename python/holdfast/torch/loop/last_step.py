@@ -3,7 +3,8 @@
 After its last step, a training often loads its best weights, or swaps averages in. To save them as
 the last step would be wrong, and silently so. An element of every tensor is kept after the step that is
 known to be the last one, and after each step that took so long that this costs a 2000th part of it at
-most. After a quicker step it is kept of a few tensors, of others each time.
+most (a 200th part where that is a few microseconds). After a quicker step it is kept of a few tensors, of
+others each time.
 """
 
 import time
@@ -16,7 +17,9 @@ from holdfast.torch.state.change_detection import TensorVersions
 from holdfast.torch.values.dotted_names import name_a_few
 
 CHANGED = "the model has changed since then"
-_PART = 2000  # an element of each tensor is kept if a step takes so many times as long
+_PART = 2000  # an element of each tensor is kept if a step takes so many times as long,
+_SHORT_PART = 200  # or so many times where keeping all takes
+_SHORT = 50e-6  # so many seconds at most: a step of 100 ms is then slower by less than 0.1 %
 _SAMPLE = 8  # the versions of so many tensors are looked at, to cost a step only microseconds
 
 
@@ -41,7 +44,8 @@ class LastStep:
         assert self._sample is not None
         self._step, self._versions = step, self._sample.now()
         now = time.perf_counter()
-        keeps_all = is_last or now - self._noted > _PART * self._seconds
+        part = _SHORT_PART if self._seconds <= _SHORT else _PART
+        keeps_all = is_last or now - self._noted > part * self._seconds
         self._noted, self._elements = now, self._all if keeps_all else self._some
         assert self._elements is not None
         self._elements.keep()

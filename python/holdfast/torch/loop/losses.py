@@ -54,6 +54,7 @@ class Losses:
         self._decide = decide
         self._started = time.monotonic()
         self._newest: float | None = None
+        self._last: tuple[int, float] | None = None  # the newest that was known at once, and its step
         self._coming: tuple[int, torch.Tensor, torch.cuda.Event] | None = None
         self._next = 0
 
@@ -68,6 +69,7 @@ class Losses:
         """Records a loss. Returns a step and its loss, if one has become known."""
         now = value_without_waiting(loss)
         known = (step, now) if now is not None else None
+        self._last = known
         if known is None and is_on_gpu(loss):
             known = self._from_gpu(step, loss)
         if known is not None:
@@ -81,6 +83,10 @@ class Losses:
             return now
         self._next = 0  # reads the next loss soon: saves that are frequent need recent losses
         return self._newest
+
+    def of_step(self, step: int) -> float | None:
+        """The loss that was told of this very step, if it was known at once."""
+        return self._last[1] if self._last is not None and self._last[0] == step else None
 
     def _from_gpu(self, step: int, loss: torch.Tensor) -> tuple[int, float] | None:
         """Copies a loss to main memory without waiting; returns the last one that has arrived."""

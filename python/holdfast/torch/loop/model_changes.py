@@ -1,5 +1,6 @@
 """Knows whether the model is still what it was after a step, and which optimizers have changed it."""
 
+import logging
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -8,15 +9,19 @@ import torch
 
 from holdfast.torch.loop.epoch_numbers import begins_again
 from holdfast.torch.loop.forgotten_loaders import ForgottenLoaders
+from holdfast.torch.loop.forgotten_tensors import ForgottenTensors
 from holdfast.torch.loop.frozen_writes import FrozenWrites
 from holdfast.torch.loop.last_step import CHANGED, LastStep
 from holdfast.torch.loop.messages import NO_HOOK, UNKNOWN_OPTIMIZER
 from holdfast.torch.loop.step_place import StepPlace
 from holdfast.torch.loop.unchanged_model import UnchangedModel
+from holdfast.torch.loop.undone_resume import UndoneResume
 from holdfast.torch.loop.unknown_state import UnknownState
 from holdfast.torch.loop.update_boundaries import UpdateBoundaries
 from holdfast.torch.state.inner_optimizers import with_inner
 from holdfast.torch.state.training_state import TrainingState
+
+_log = logging.getLogger("holdfast")
 
 _FIRST = 8  # after so many calls of step(), the order of a training's calls is known
 
@@ -32,12 +37,14 @@ class ModelChanges:
         self._unknown = UnknownState([*state.optimizers, *objects.values()], optimizers,
                                      boundaries.knows, state.model_tensors)
         self._loaders = ForgottenLoaders(state, self._unknown.saves)
+        self._tensors = ForgottenTensors(state, objects.values())
         self._place = StepPlace(state.optimizers, state.models, objects)
         self._unchanged = UnchangedModel(state)
         self._frozen = FrozenWrites(state)
         self._calls = 0  # of step(), since the start or a resume
         self._resumed_in: Any = None  # the epoch of the loader when resume() returned
         self._epochs: dict[str, str] = {}  # what begins_again() has said
+        self._undone = UndoneResume(state)
         self._depth = 0  # steps of optimizers that were given and have begun
         self._last_step = LastStep(state.model_tensors)
         self.note = self._last_step.note  # notes that the model is now what it is after a step
@@ -51,13 +58,19 @@ class ModelChanges:
         return self._unknown.found
 
     def find_unsaved(self) -> dict[str, str]:
-        """The same, and sentences about loaders that were not given and epochs that begin again."""
-        return {**self.find_unknown(), **self._loaders.sentences, **self._epochs}
+        """The same, and sentences about loaders and tensors that were not given and epochs that begin again."""
+        return {**self.find_unknown(), **self._loaders.sentences, **self._tensors.sentences, **self._epochs}
+
+    def digest_unsaved_tensors(self) -> dict[str, str]:
+        """What the program has beside the model of tensors like those of it: kinds and digests, by path."""
+        return {f"tensors.{path}": text for path, text in self._tensors.digests().items()}
 
     def before_update(self, optimizer: torch.optim.Optimizer) -> None:
         """Called before every update of an optimizer of this process."""
         if self._boundaries.knows(optimizer):
             self._depth += 1
+            if text := self._undone.before_update():
+                _log.warning("%s", text)
             if self._calls < _FIRST:
                 self._unknown.before_update()
                 self._place.before_update()
@@ -77,9 +90,11 @@ class ModelChanges:
         if not (self.by_unknown or self._boundaries.has_stepped):
             self.by_unknown = self._state.owns(optimizer)
 
-    def restart(self) -> None:
-        """Called when a resume has changed everything."""
+    def restart(self, *, is_restored: bool) -> None:
+        """Called at the end of a resume; `is_restored` if it has changed everything."""
         self._calls = 0
+        if is_restored:
+            self._undone.restart()
         self._resumed_in = getattr(self._state.data.first, "epoch", None)
         self._place.restart()
         self._frozen.restart()
@@ -93,8 +108,9 @@ class ModelChanges:
         self._depth = 0  # an exception may have ended an update
         if self.by_unknown:
             warn(UNKNOWN_OPTIMIZER)
-        for text in self._loaders.next_call(is_plain=is_plain):
+        for text in self._loaders.next_call(is_plain=is_plain) + (self._tensors.next_call() if is_plain else []):
             warn(text)
+        self._undone.next_call()
         self._calls += 1
         self._unknown.calls += 1
         if self._calls == 1 and is_plain and (text := begins_again(self._resumed_in)):

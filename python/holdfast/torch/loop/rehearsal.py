@@ -42,7 +42,7 @@ from holdfast.torch.loop.step_record import (
 )
 from holdfast.torch.values import generators
 from holdfast.torch.values.boxes import local_of
-from holdfast.torch.values.found_generators import Search, generators_of_script
+from holdfast.torch.values.found_generators import Search, generators_of_program
 
 _DURABLE = 120.0  # seconds for the save before a kill to become durable
 _LOOK = 0.05  # seconds between two looks whether the supervisor is still there
@@ -208,7 +208,8 @@ class Rehearsal:
         values = {**captured.objects, **{f"rank.{key}": one
                                          for key, one in captured.rank_objects.items()}}
         return {"tensors": seals_by_name(captured.pieces), "values": digest_values(values),
-                "found": _unsaved_generators(checkpointer._state)}
+                "found": {**_unsaved_generators(checkpointer._state),
+                          **checkpointer._changes.digest_unsaved_tensors()}}
 
     def _die_alone(self, step: int) -> None:
         """Kills this rank and no other, once."""
@@ -344,8 +345,8 @@ def _unsaved_generators(state: Any) -> dict[str, str]:
     for name, source in sources:
         for part in ("dataset", "collate_fn", "sampler"):
             found |= search.find(getattr(source, part), f"{name}.{part}")
-    of_script = {path.removeprefix("__main__."): one for path, one in generators_of_script().items()}
-    found |= search.find(of_script, "__main__")
+    for path, one in generators_of_program().items():
+        found |= search.find(one, path)
     return {path: f"{type(one).__name__} {digest_text(repr(generators.capture_one(path, one)))}"
             for path, one in found.items()}
 

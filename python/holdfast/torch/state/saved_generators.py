@@ -1,9 +1,9 @@
 """The random generators that a checkpoint has beside those of the process.
 
 These are the ones that the caller gave, and the ones that nobody gave and that are found in the model,
-in what the loader reads with, and among the global variables of the script (found_generators.py). A
-found generator is saved under its path, such as "data.dataset.rng", and restored when those of the
-process are. In a loader's workers, a dataset draws from copies that no checkpoint can have: those
+in what the loader reads with, in the variables of the program, and in the given objects whose own state
+leaves them out (found_generators.py). A found generator is saved under its path, such as
+"data.dataset.rng", and restored when those of the process are. In a loader's workers, a dataset draws from copies that no checkpoint can have: those
 generators are named in `unsaved`.
 """
 
@@ -12,9 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from holdfast.torch.data.loaders import Loaders
-from holdfast.torch.values.found_generators import Search, generators_of_script
+from holdfast.torch.values.found_generators import Search, generators_of_program
 from holdfast.torch.values import generators as random_generators
 from holdfast.torch.values.dotted_names import join
+from holdfast.torch.values.generator_states import saves_generators
 
 _log = logging.getLogger("holdfast")
 
@@ -28,8 +29,8 @@ class SavedGenerators:
     """All generators of one process that are saved by name."""
 
     def __init__(self, given: Mapping[str, Any], models: Iterable[tuple[str, Any]], data: Loaders,
-                 objects: Iterable[Any]) -> None:
-        """`objects` are those that save what they hold themselves: they are not searched."""
+                 objects: Mapping[str, Any]) -> None:
+        """`objects` are saved by their own state_dict(). Those whose state has a generator are not searched."""
         self._given = dict(given)
         # These stay the same dicts, because others hold them.
         self.all = dict(given)
@@ -37,7 +38,11 @@ class SavedGenerators:
         self.unsaved: dict[str, str] = {}  # what cannot be saved, and why, by path
         self._models = list(models)
         self._data = data
-        self._objects = [part for one in objects for part in _parts(one)]
+        self._objects = dict(objects)
+        self._left_out: list[Any] = []  # objects that save the generators that they hold
+        self._of_others: list[Any] = []  # the same, foreign loaders, and the generators in all of them
+        # Paths of generators in variables of the program, and what holds them there.
+        self._of_program: tuple[list[str], list[Any]] = [], []
         self._looks = 0
         self._looked_at = 0  # how many objects the last thorough search has seen
         self._holders: list[Any] = []  # where generators were found
@@ -55,14 +60,18 @@ class SavedGenerators:
 
     def look(self) -> None:
         """Searches again: thoroughly at first, and then where generators were found."""
-        search = Search([*self._given.values(), *self._objects])
-        if self._looks < 2 or self._looked_at <= _SMALL:
+        is_early = self._looks < 2
+        if is_early:
+            self._left_out = [part for one in self._objects.values() if saves_generators(one)
+                              for part in _parts(one)]
+        search = Search([*self._given.values(), *self._left_out])
+        if is_early or self._looked_at <= _SMALL:
             found = dict(self._search(search))
             self._looked_at, self._holders = search.looked_at, search.holders
         else:
             found = search.find_again(self._holders, self.found)
         self._looks += 1
-        self._add_those_of_script(found)
+        self._add_those_of_program(found, is_early)
         self._take(found)
         self._note_workers()
 
@@ -98,13 +107,34 @@ class SavedGenerators:
             if source.sampler is not None:
                 search.leave_out(source.replayed)
                 yield from search.find(source.sampler, f"{name}.sampler").items()
+        for name, one in self._objects.items():
+            yield from search.find(one, name).items()
 
-    def _add_those_of_script(self, found: dict[str, Any]) -> None:
-        """Adds the script's own, unless they are saved elsewhere: by a loader, or as they were given."""
-        saved = [*self._given.values(), *self._objects, *found.values(),
-                 *(one for _, source in self._data.sources() for one in source.replayed)]
+    def _add_those_of_program(self, found: dict[str, Any], is_early: bool) -> None:
+        """Adds those of variables and of objects in them, unless they are saved elsewhere.
+
+        A loader saves some, and so do given objects. What a trainer holds is found when it makes its loaders.
+        """
+        sources = [source for _, source in self._data.sources()]
+        if is_early:  # what others save may be reached by another variable, too
+            alone = Search()
+            owners = [*self._left_out, *self._data.foreign]
+            self._of_others = owners + [one for owner in owners for one in alone.find(owner, "").values()]
+        saved = [*self._given.values(), *self._of_others, *found.values(),
+                 *(one for source in sources for one in source.replayed)]
         known = {id(one) for one in saved}
-        found |= {path: one for path, one in generators_of_script().items() if id(one) not in known}
+        found |= {path: one for path, one in generators_of_program().items() if id(one) not in known}
+        if self._data.read_by_trainer != []:
+            return
+        search = Search([*saved, *found.values(), *(part for source in sources if source.workers
+                                                    for part in (source.dataset, source.collate_fn))])
+        if is_early:
+            others = search.find_in_program()
+            self._of_program = list(others), search.holders
+        else:
+            names, holders = self._of_program
+            others = search.find_again(holders, names)
+        found |= {path: one for path, one in others.items() if path not in found}
 
     def _take(self, found: Mapping[str, Any]) -> None:
         """Keeps what can be saved."""
@@ -127,7 +157,7 @@ class SavedGenerators:
             if source.drawn_in_workers is not None:
                 drawn = [f"{name}.{one}" for one in source.drawn_in_workers()]
             else:
-                search = Search([*self._given.values(), *self._objects])
+                search = Search([*self._given.values(), *self._left_out])
                 drawn = [*search.find(source.dataset, f"{name}.dataset"),
                          *search.find(source.collate_fn, f"{name}.collate_fn")]
             self.unsaved.update(dict.fromkeys(drawn, _IN_WORKERS))

@@ -87,7 +87,7 @@ class TrainingState:
         self._capture = TensorCapture(self._tensors.pieces, self._tensors.ddp_group, self._rank,
                                       self._world)
         self._extra = ExtraState(model, layout.names)
-        self.random = SavedGenerators(given, by_key(model), self.data, objects.values())
+        self.random = SavedGenerators(given, by_key(model), self.data, objects)
         self.generators, self.found, self.unsaved = self.random.dicts
         self.data.use_generators(self.generators)
         random_generators.capture(self.generators)  # done here because it is slow the first time

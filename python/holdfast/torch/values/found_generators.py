@@ -20,10 +20,13 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from holdfast.torch.values.generators import is_generator
+from holdfast.torch.values.program_values import program_spaces, program_values
 from holdfast.torch.values.stored_attributes import class_dict, classes_of, stored
 from holdfast.torch.values.wrappers import hides
 
 _MOST_OBJECTS = 20_000  # so many objects are looked at
+_MOST_OF_PROGRAM = 4_000  # and so many more in the variables of the program
+_DEEPEST_OF_PROGRAM = 4
 _MOST_ITEMS = 1_000  # so many items of one container are looked at
 _DEEPEST = 12  # levels of attributes and items
 _MOST_FOUND = 64
@@ -38,6 +41,7 @@ _LEAVES = (type(None), bool, int, float, complex, str, bytes, bytearray, range, 
            types.ModuleType, torch.Tensor, torch.dtype, torch.device, random.SystemRandom, DataLoader,
            torch.optim.Optimizer)
 _CONTAINERS = (dict, list, tuple, OrderedDict, deque, set, frozenset)
+_CALLED = (types.MethodType, types.BuiltinMethodType, types.BuiltinFunctionType)
 _TENSORS = frozenset({"_parameters", "_buffers", "_non_persistent_buffers_set"})  # of a module
 
 
@@ -59,12 +63,11 @@ class _Held(NamedTuple):
     holder: Any = None  # another _Held
 
 
-def generators_of_script() -> dict[str, Any]:
-    """The generators that are global variables of the script itself, by paths such as "__main__.rng"."""
-    main = vars(sys.modules["__main__"]) if "__main__" in sys.modules else {}
+def generators_of_program() -> dict[str, Any]:
+    """Those that are variables of the script and its running functions: "__main__.rng", "train().rng"."""
     of_process = {id(one) for one in _of_process()}
-    return {f"__main__.{name}": one for name, one in list(main.items())
-            if type(name) is str and is_generator(one) and id(one) not in of_process}
+    return {f"{space}.{name}": one for space, held in program_spaces() for name, one in held.items()
+            if is_generator(one) and id(one) not in of_process}
 
 
 class Search:
@@ -83,9 +86,21 @@ class Search:
 
     def find(self, owner: Any, name: str) -> dict[str, Any]:
         """The generators that the owner holds and no earlier owner did."""
+        return self._find([_Held(owner, name, 0)], _DEEPEST, _MOST_OBJECTS)
+
+    def find_in_program(self) -> dict[str, Any]:
+        """Those that are held by objects in the variables of the program, by paths such as "Env.rng".
+
+        An object has the name of its class, because another function may call it otherwise.
+        """
+        roots = [_Held(one, _name_of_root(name, one), 0) for name, one in program_values().items()
+                 if not (self._is_leaf(type(one)) or type(one) in _CALLED or is_generator(one))]
+        return self._find(roots, _DEEPEST_OF_PROGRAM, self.looked_at + _MOST_OF_PROGRAM)
+
+    def _find(self, roots: list[_Held], deepest: int, most: int) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        waiting = deque([_Held(owner, name, 0)])
-        while waiting and self.looked_at < _MOST_OBJECTS and len(found) < _MOST_FOUND:
+        waiting = deque(roots)
+        while waiting and self.looked_at < most and len(found) < _MOST_FOUND:
             held = waiting.popleft()
             kind = type(held.value)
             if id(held.value) in self._seen:
@@ -96,7 +111,7 @@ class Search:
                 found[_unused(held.path, found)] = held.value
                 if held.holder is not None and all(held.holder is not one for one in self.holders):
                     self.holders.append(held.holder)
-            elif held.depth < _DEEPEST:
+            elif held.depth < deepest:
                 waiting += self._inside(held)
         return found
 
@@ -238,6 +253,12 @@ def _is_users(function: types.FunctionType) -> bool:
 def _top_package(kind: type) -> str:
     name = class_dict(kind).get("__module__")
     return name.partition(".")[0] if type(name) is str else "builtins"
+
+
+def _name_of_root(name: str, one: Any) -> str:
+    kind = type(one)
+    has_no_class = kind in _CONTAINERS or _top_package(kind) in _NO_USERS_CODE
+    return name if has_no_class else kind.__name__
 
 
 def _unused(path: str, found: dict[str, Any]) -> str:

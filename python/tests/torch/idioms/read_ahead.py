@@ -1,0 +1,32 @@
+"""A prefetcher, which reads the next batch before the update of this one.
+
+says: data: the loop reads a batch ahead of its steps
+"""
+
+import idiom
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import holdfast
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2), nn.Linear(8, 1))
+opt = torch.optim.AdamW(model.parameters(), lr=1e-2)
+x = torch.randn(160, 4)
+loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=8, shuffle=True)
+ck = holdfast.Checkpointer(idiom.RUN, model=model, optimizer=opt, data=loader, every="1 steps")
+step = ck.resume()
+batches = iter(loader)
+following = next(batches)
+while step < idiom.STEPS:
+    inputs, targets = following
+    following = next(batches)
+    loss = (model(inputs) - targets).pow(2).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    idiom.made(step, loss)
+    ck.step(step, loss=loss)
+    step += 1
+ck.close()
