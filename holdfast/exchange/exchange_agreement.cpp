@@ -2,9 +2,8 @@
 
 #include <algorithm>
 #include <limits>
-#include <nlohmann/json.hpp>
 
-#include "holdfast/base/json.h"
+#include "holdfast/base/json_fields.h"
 #include "holdfast/exchange/exchange_progress.h"
 #include "holdfast/transport/worker.h"
 
@@ -22,37 +21,18 @@ struct Hello {
   Peer peer{};
   int64_t left = kForever;  // nanoseconds until the rank's deadline
   Tag tag = 0;              // the tag of rank 0 counts
+
+  static void fields(auto& self, auto&& field) {
+    field("name", self.peer.name);
+    field("host", self.peer.host);
+    field("machine", self.peer.machine);
+    field("process", self.peer.process);
+    field("agreed", self.peer.agreed);
+    field("needs", self.peer.needs);
+    field("left", self.left);
+    field.integer("tag", self.tag, kFirstTag, std::numeric_limits<Tag>::max());
+  }
 };
-
-std::string to_text(const Hello& hello) {
-  return OrderedJson{{"name", hello.peer.name},
-                     {"host", hello.peer.host},
-                     {"machine", hello.peer.machine},
-                     {"process", hello.peer.process},
-                     {"agreed", hello.peer.agreed},
-                     {"needs", hello.peer.needs},
-                     {"left", hello.left},
-                     {"tag", hello.tag}}
-      .dump();
-}
-
-Result<Hello> parse_hello(std::string_view text, const std::string& where) {
-  const Json json = HOLDFAST_TRY(parse_json(text, where));
-  Fields fields = HOLDFAST_TRY(Fields::of(json, where));
-  Hello hello;
-  hello.peer.name = HOLDFAST_TRY(fields.text("name"));
-  hello.peer.host = HOLDFAST_TRY(fields.text("host"));
-  hello.peer.machine = HOLDFAST_TRY(fields.text("machine"));
-  hello.peer.process = HOLDFAST_TRY(fields.text("process"));
-  hello.peer.agreed = HOLDFAST_TRY(fields.text("agreed"));
-  hello.peer.needs = HOLDFAST_TRY(
-      fields.integer("needs", 0, std::numeric_limits<int64_t>::max()));
-  hello.left = HOLDFAST_TRY(fields.integer("left"));
-  hello.tag = static_cast<Tag>(
-      HOLDFAST_TRY(fields.integer("tag", kFirstTag, std::numeric_limits<Tag>::max())));
-  HOLDFAST_TRY(fields.done());
-  return hello;
-}
 
 Hello hello_of(Env& env, const Greeting& greeting) {
   const Worker worker = this_worker(env);
@@ -110,7 +90,7 @@ PairLink ExchangeAgreement::link_to(Env& env, Transport& transport, int peer,
 
 Result<ExchangeAgreement> agree_to_exchange(Env& env, Transport& transport,
                                             const Greeting& greeting, ByteView said) {
-  const std::string hello = to_text(hello_of(env, greeting)) + '\n';
+  const std::string hello = to_json_text(hello_of(env, greeting), kCompactJson) + '\n';
   Bytes own = copy_of(bytes_of(hello));
   own.insert(own.end(), said.begin(), said.end());
   const std::vector<Bytes> all =
@@ -121,7 +101,7 @@ Result<ExchangeAgreement> agree_to_exchange(Env& env, Transport& transport,
     const std::string_view text = text_of(all[r]);
     const size_t line = std::min(text.find('\n'), text.size());
     Hello one =
-        HOLDFAST_TRY(parse_hello(text.substr(0, line), fmt::format("rank {}", r)));
+        HOLDFAST_TRY(from_json<Hello>(text.substr(0, line), fmt::format("rank {}", r)));
     if (r == 0) meeting.tag = one.tag;
     left = std::min(left, one.left);
     one.peer.said = copy_of(bytes_of(text.substr(std::min(line + 1, text.size()))));

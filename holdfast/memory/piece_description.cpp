@@ -4,11 +4,9 @@
 
 #include <algorithm>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "holdfast/base/checked.h"
-#include "holdfast/base/json.h"
 #include "holdfast/state/collection_json.h"
 
 namespace holdfast {
@@ -26,9 +24,8 @@ Result<SharedCollection> parse_description(int rank, std::string_view text) {
     return invalid("{}: {}", where, text.substr(kFailed.size()));
   }
   Topology topology;
-  const Json json = HOLDFAST_TRY(parse_json(text, where));
   return std::make_shared<const Collection>(
-      HOLDFAST_TRY(collection_from_json(json, where, topology)));
+      HOLDFAST_TRY(parse_collection(text, where, topology)));
 }
 
 }  // namespace
@@ -70,7 +67,7 @@ Result<SharedCollection> collection_of_pieces(std::span<const LocalPiece> pieces
 }
 
 Bytes description_of(const Collection& collection) {
-  const std::string text = to_json(collection, Topology::uniform(1)).dump();
+  const std::string text = to_json_text(collection, Topology::uniform(1));
   return copy_of(bytes_of(text));
 }
 
