@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "holdfast/base/json_fields.h"
-#include "holdfast/exchange/exchange_progress.h"
 #include "holdfast/transport/worker.h"
 
 namespace holdfast {
@@ -50,29 +49,6 @@ Hello hello_of(Env& env, const Greeting& greeting) {
   return hello;
 }
 
-// What the rank says about its outcome: a byte that is 0 if all went well and else
-// tells the code, then its bytes or the message.
-Bytes encode_outcome(const Result<Bytes>& outcome) {
-  Bytes said(1);
-  ByteView rest;
-  if (outcome.ok()) {
-    rest = *outcome;
-  } else {
-    said[0] = static_cast<std::byte>(static_cast<int>(outcome.error().code()) + 1);
-    rest = bytes_of(outcome.error().message());
-  }
-  said.insert(said.end(), rest.begin(), rest.end());
-  return said;
-}
-
-Result<Bytes> decode_outcome(ByteView said) {
-  constexpr int kMost = static_cast<int>(ErrorCode::kIo) + 1;
-  const int code = said.empty() ? kMost + 1 : static_cast<int>(said[0]);
-  if (code > kMost) return corrupt("an outcome that cannot be read; expected one");
-  if (code == 0) return copy_of(said.subspan(1));
-  return Error(static_cast<ErrorCode>(code - 1), std::string(text_of(said.subspan(1))));
-}
-
 }  // namespace
 
 PairLink ExchangeAgreement::link_to(Env& env, Transport& transport, int peer,
@@ -115,27 +91,6 @@ LiveHolders holders_of(const std::vector<Peer>& peers) {
   std::vector<RankIdentity> ranks;
   for (const Peer& peer : peers) ranks.push_back({peer.name, peer.host});
   return holders_of(ranks);
-}
-
-Heard tell_all(Transport& transport, const Result<Bytes>& own, Instant deadline) {
-  Heard heard;
-  const Result<std::vector<Bytes>> all =
-      transport.all_gather(encode_outcome(own), deadline);
-  if (!all.ok()) {
-    heard.missed = all.error();
-    return heard;
-  }
-  for (const Bytes& said : *all) {
-    Result<Bytes> outcome = decode_outcome(said);
-    if (outcome.ok()) {
-      heard.said.push_back(*std::move(outcome));
-    } else if (!heard.failed.has_value() ||
-               weight_of(outcome.error()) < weight_of(*heard.failed)) {
-      heard.failed = outcome.error();
-    }
-  }
-  if (heard.failed.has_value()) heard.said.clear();
-  return heard;
 }
 
 }  // namespace holdfast

@@ -12,17 +12,10 @@
 namespace holdfast {
 namespace {
 
-// Begins the message of a rank that failed. A description is JSON and never begins with
-// it.
-constexpr std::string_view kFailed = "failed: ";
-
 std::string name_of_rank(int rank) { return fmt::format("rank {}", rank); }
 
 Result<SharedCollection> parse_description(int rank, std::string_view text) {
   const std::string where = name_of_rank(rank);
-  if (text.starts_with(kFailed)) {
-    return invalid("{}: {}", where, text.substr(kFailed.size()));
-  }
   Topology topology;
   return std::make_shared<const Collection>(
       HOLDFAST_TRY(parse_collection(text, where, topology)));
@@ -71,11 +64,6 @@ Bytes description_of(const Collection& collection) {
   return copy_of(bytes_of(text));
 }
 
-Bytes failed_description(const Error& why) {
-  const std::string said = std::string(kFailed) + why.message();
-  return copy_of(bytes_of(said));
-}
-
 Bytes introduce(const RankIdentity& who, ByteView description) {
   const std::string lines = fmt::format("{}\n{}\n", who.name, who.host);
   Bytes text = copy_of(bytes_of(lines));
@@ -84,7 +72,6 @@ Bytes introduce(const RankIdentity& who, ByteView description) {
 }
 
 Result<Introduced> parse_introduced(int rank, std::string_view text) {
-  if (text.starts_with(kFailed)) return Introduced{.description = text};
   const size_t name = text.find('\n');
   const size_t host = name == text.npos ? text.npos : text.find('\n', name + 1);
   if (host == text.npos) {
