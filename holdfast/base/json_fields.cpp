@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "holdfast/base/json.h"
-#include "holdfast/base/json_append.h"
+#include "holdfast/base/json_text.h"
 
 namespace holdfast {
 namespace {
@@ -55,13 +55,18 @@ void JsonWriter::item() { begin_value(); }
 void JsonWriter::put(int64_t value) { append_json_integer(out_, value); }
 
 void JsonWriter::put(double value) {
-  if (style_.rows || !std::isfinite(value)) return put_number(out_, value);
+  if (!std::isfinite(value)) {
+    return put(std::string_view(std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf"));
+  }
+  if (style_.rows) return append_json_double(out_, value);
   out_ += Json(value).dump();
 }
 
 void JsonWriter::put(std::string_view value) {
-  if (style_.rows) return put_text(out_, value);
-  if (is_plain(value)) {
+  if (style_.rows) {
+    HOLDFAST_CHECK(is_utf8(value), "a name of {} bytes is not UTF-8", value.size());
+    append_json_string(out_, value);
+  } else if (is_plain(value)) {
     out_.append(1, '"').append(value).append(1, '"');
   } else {
     out_ += Json(value).dump(-1, ' ', style_.ascii, Json::error_handler_t::replace);
