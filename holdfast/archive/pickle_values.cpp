@@ -1,25 +1,16 @@
 // Converts the numbers of pickles: integers of any size, floats and their texts.
 #include <algorithm>
 #include <bit>
-#include <charconv>
 
 #include "holdfast/archive/pickle_internal.h"
 #include "holdfast/archive/pickle_reader.h"
+#include "holdfast/base/number_text.h"
 
 namespace holdfast::pickle {
 namespace {
 
 // The absolute value of an integer, in little-endian words of 32 bits.
 using Words = std::vector<uint32_t>;
-
-template <typename T>
-std::optional<T> whole_number(std::string_view text) {
-  T value = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc{} || stop != end) return std::nullopt;
-  return value;
-}
 
 constexpr uint32_t kBillion = 1'000'000'000;
 
@@ -105,10 +96,7 @@ std::optional<Object> integer_from_decimal(std::string_view decimal) {
   // Appended, because GCC 12 warns wrongly of a text that is put before another.
   std::string text(negative ? "-" : "");
   text += digits;
-  int64_t small = 0;
-  const auto [end, error] =
-      std::from_chars(text.data(), text.data() + text.size(), small);
-  if (error == std::errc{} && end == text.data() + text.size()) return Object(small);
+  if (const auto small = number_in<int64_t>(text)) return Object(*small);
   return Object(Object::BigInteger{text});
 }
 
@@ -150,11 +138,11 @@ double double_from_bytes(ByteView bytes) {
 }
 
 std::optional<double> double_from_text(std::string_view text) {
-  return whole_number<double>(text);
+  return number_in<double>(text);
 }
 
 std::optional<uint32_t> index_from_text(std::string_view text) {
-  return whole_number<uint32_t>(text);
+  return number_in<uint32_t>(text);
 }
 
 bool is_plain_line(std::string_view text) {

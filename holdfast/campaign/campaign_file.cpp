@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "holdfast/base/json.h"
+#include "holdfast/base/json_fields.h"
 #include "holdfast/base/xxh3.h"
 #include "holdfast/corruption/sites.h"
 #include "holdfast/env/source_sink.h"
@@ -11,90 +11,7 @@
 namespace holdfast {
 namespace {
 
-constexpr const char* kCampaignKind = "campaign";
-constexpr int64_t kCampaignVersion = 1;
 constexpr int64_t kDigestWindow = int64_t{4} << 20;
-
-OrderedJson thresholds_json(const Thresholds& thresholds) {
-  return {{"extreme_loss", thresholds.extreme_loss},
-          {"degraded_accuracy", thresholds.degraded_accuracy},
-          {"degraded_loss", thresholds.degraded_loss},
-          {"spiked_loss", thresholds.spiked_loss}};
-}
-
-Result<double> read_double(Fields& fields, const char* name) {
-  const Json& value = *HOLDFAST_TRY(fields.any(name));
-  if (value.is_number()) return value.get<double>();
-  return invalid("{}.{}: is not a number; expected one", fields.where(), name);
-}
-
-Result<Thresholds> read_thresholds(const Json& json, const std::string& where) {
-  Fields fields = HOLDFAST_TRY(Fields::of(json, where));
-  Thresholds thresholds;
-  thresholds.extreme_loss = HOLDFAST_TRY(read_double(fields, "extreme_loss"));
-  thresholds.degraded_accuracy = HOLDFAST_TRY(read_double(fields, "degraded_accuracy"));
-  thresholds.degraded_loss = HOLDFAST_TRY(read_double(fields, "degraded_loss"));
-  thresholds.spiked_loss = HOLDFAST_TRY(read_double(fields, "spiked_loss"));
-  return thresholds;
-}
-
-Result<void> check_kind(Fields& fields) {
-  const std::string kind = HOLDFAST_TRY(fields.text("holdfast"));
-  if (kind != kCampaignKind) {
-    return invalid("{}: is a \"{}\"; expected a \"{}\"", fields.where(), kind,
-                   kCampaignKind);
-  }
-  const int64_t version = HOLDFAST_TRY(fields.integer("version"));
-  if (version == kCampaignVersion) return {};
-  return unsupported("{}: version {}; expected {}", fields.where(), version,
-                     kCampaignVersion);
-}
-
-Result<void> read_base(Fields& fields, CampaignFile& file) {
-  Fields base = HOLDFAST_TRY(
-      Fields::of(*HOLDFAST_TRY(fields.any("base")), fields.where() + ": base"));
-  file.base = HOLDFAST_TRY(base.text("path"));
-  file.base_kind = HOLDFAST_TRY(base.text("kind"));
-  file.base_digest = HOLDFAST_TRY(base.text("digest"));
-  return {};
-}
-
-Result<std::string> text_of_json(const Json& json, const std::string& where) {
-  if (json.is_string()) return json.get<std::string>();
-  return invalid("{}: is no text", where);
-}
-
-Result<void> read_settings(Fields& fields, CampaignFile& file) {
-  const std::string where = fields.where();
-  const Json& settings = *HOLDFAST_TRY(fields.any("settings"));
-  if (!settings.is_object()) return invalid("{}: settings: is no object", where);
-  for (const auto& [name, value] : settings.items()) {
-    file.settings.emplace_back(
-        name, HOLDFAST_TRY(text_of_json(value, fmt::format("{}: {}", where, name))));
-  }
-  const Json& command = *HOLDFAST_TRY(fields.array("command"));
-  for (const Json& word : command) {
-    file.command.push_back(HOLDFAST_TRY(text_of_json(word, where + ": command")));
-  }
-  return {};
-}
-
-Result<CampaignFile> read_fields(Fields& fields) {
-  HOLDFAST_TRY(check_kind(fields));
-  CampaignFile file;
-  HOLDFAST_TRY(read_base(fields, file));
-  HOLDFAST_TRY(read_settings(fields, file));
-  file.thresholds = HOLDFAST_TRY(read_thresholds(
-      *HOLDFAST_TRY(fields.any("thresholds")), fields.where() + ": thresholds"));
-  file.deadline = HOLDFAST_TRY(read_double(fields, "deadline"));
-  file.golden_seconds = HOLDFAST_TRY(read_double(fields, "golden_seconds"));
-  file.golden = HOLDFAST_TRY(log_from_json(*HOLDFAST_TRY(fields.any("golden")),
-                                           fields.where() + ": golden"));
-  file.sites = HOLDFAST_TRY(fields.integer("sites"));
-  const Json& predicted = *HOLDFAST_TRY(fields.any("predicted"));
-  if (predicted.is_number()) file.predicted = predicted.get<double>();
-  return file;
-}
 
 Result<std::string> digest_of(Env& env, const Found& base) {
   Xxh3Stream digest;
@@ -168,31 +85,40 @@ std::string yes_or_no(bool flag) { return flag ? "yes" : "no"; }
 
 }  // namespace
 
+void fields(Is<Thresholds> auto& self, auto&& field) {
+  field("extreme_loss", self.extreme_loss);
+  field("degraded_accuracy", self.degraded_accuracy);
+  field("degraded_loss", self.degraded_loss);
+  field("spiked_loss", self.spiked_loss);
+  field.allow_unknown();
+}
+
+void fields(Is<CampaignFile> auto& self, auto&& field) {
+  field.version(1);
+  field.kind("campaign");
+  field.object("base", [&](auto&& base) {
+    base("path", self.base);
+    base("kind", self.base_kind);
+    base("digest", self.base_digest);
+    base.allow_unknown();
+  });
+  field("settings", self.settings);
+  field("command", self.command);
+  field("thresholds", self.thresholds);
+  field("deadline", self.deadline);
+  field("golden_seconds", self.golden_seconds);
+  field("golden", self.golden);
+  field("sites", self.sites);
+  field("predicted", self.predicted);
+  field.allow_unknown();
+}
+
 std::string encode_campaign(const CampaignFile& file) {
-  OrderedJson settings = OrderedJson::object();
-  for (const auto& [name, value] : file.settings) settings[name] = value;
-  const OrderedJson json{
-      {"version", kCampaignVersion},
-      {"holdfast", kCampaignKind},
-      {"base",
-       {{"path", file.base}, {"kind", file.base_kind}, {"digest", file.base_digest}}},
-      {"settings", settings},
-      {"command", file.command},
-      {"thresholds", thresholds_json(file.thresholds)},
-      {"deadline", file.deadline},
-      {"golden_seconds", file.golden_seconds},
-      {"golden", log_to_json(file.golden)},
-      {"sites", file.sites},
-      {"predicted", file.predicted ? OrderedJson(*file.predicted) : nullptr}};
-  return json.dump(1, ' ', true, OrderedJson::error_handler_t::replace) + "\n";
+  return to_json_text(file, {.indent = 1, .ascii = true}) + "\n";
 }
 
 Result<CampaignFile> decode_campaign(std::string_view text, const std::string& where) {
-  const Json json = HOLDFAST_TRY(parse_json(text, where));
-  Fields fields = HOLDFAST_TRY(Fields::of(json, where));
-  Result<CampaignFile> file = read_fields(fields);
-  if (file.ok() || file.error().code() == ErrorCode::kUnsupported) return file;
-  return file.error().as(ErrorCode::kInvalid);
+  return from_json<CampaignFile>(text, where);
 }
 
 Result<CampaignFile> read_campaign(Env& env, const Path& folder) {

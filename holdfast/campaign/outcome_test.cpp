@@ -262,6 +262,13 @@ TEST(TrialRecordTest, ALineSaysBeforeAndAfterAsAPlanDoesAndEarlierOnesAreRead) {
   EXPECT_EQ(read->bytes, full_record().bytes);
 }
 
+// From tests/fixtures/runs/before_folding.tar.xz.
+TEST(TrialRecordTest, ALineOfEarlierCodeIsWrittenAgainByteByByte) {
+  const std::string line =
+      R"({"trial":0,"seed":3,"flips":[{"tensor":"model.line","role":"parameter","role_guessed":true,"layer":"model","element":0,"dtype":"F32","bits":[28],"mask":"10000000","before":"3e800000","after":"2e800000"}],"outcome":"degraded","steps":12,"final_loss":0.682036628879375,"final_accuracy":null,"first_accuracy":null,"seconds":0.001316263,"why":"loss ends at 0.682, golden 0.5753","distance":{"model.line":0.06053435633563039}})";
+  EXPECT_EQ(encode_record(*decode_record(line, "older")), line);
+}
+
 TEST(TrialRecordTest, WhatIsNoRecordIsRefusedWithItsPlace) {
   const std::string line = encode_record(full_record());
   for (const char* part : {"\"trial\"", "\"outcome\"", "timed out", "slot", "BF16"}) {

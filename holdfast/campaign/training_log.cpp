@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "holdfast/base/json.h"
+#include "holdfast/base/json_fields.h"
 
 namespace holdfast {
 namespace {
@@ -45,19 +46,12 @@ std::optional<double> number_of_word(const std::string& word) {
   return std::nullopt;
 }
 
-Result<LogLine> read_line(const Json& json, const std::string& where) {
-  Fields fields = HOLDFAST_TRY(Fields::of(json, where));
-  LogLine line{.step = HOLDFAST_TRY(fields.integer("step"))};
-  for (const auto& [name, value] : json.items()) {
-    if (name == "step") continue;
-    if (const auto number = number_from_json(value)) line.metrics[name] = *number;
-  }
-  const auto accuracy = line.metric("accuracy");
-  if (accuracy && (*accuracy < 0 || *accuracy > 1)) {
-    return invalid("{}: accuracy is {}; expected a fraction from 0 to 1", where,
-                   *accuracy);
-  }
-  return line;
+// A number as it is written or as Python writes it; nullopt for anything else.
+std::optional<double> number_in(const Json& json) {
+  if (json.is_number()) return json.get<double>();
+  if (json.is_null()) return kNan;
+  if (json.is_string()) return number_of_word(json.get<std::string>());
+  return std::nullopt;
 }
 
 bool same_bits(double a, double b) {
@@ -105,16 +99,38 @@ std::optional<double> TrainingLog::last(const std::string& name) const {
   return std::nullopt;
 }
 
-OrderedJson number_to_json(double number) {
-  if (std::isfinite(number)) return number;
-  return std::isnan(number) ? "nan" : number > 0 ? "inf" : "-inf";
+void put_json(JsonWriter& out, const LogLine& line) {
+  out.open('{');
+  out.key("step");
+  out.put(line.step);
+  for (const auto& [name, number] : line.metrics) {
+    out.key(name);
+    out.put(number);
+  }
+  out.close();
 }
 
-std::optional<double> number_from_json(const Json& json) {
-  if (json.is_number()) return json.get<double>();
-  if (json.is_null()) return kNan;
-  if (json.is_string()) return number_of_word(json.get<std::string>());
-  return std::nullopt;
+Result<void> read_json(const JsonPlace& at, LogLine& line) {
+  bool has_step = false;
+  HOLDFAST_TRY(at.for_each([&](const std::string& name, const JsonPlace& one) {
+    if (name == "step") {
+      has_step = true;
+      return one.read(line.step);
+    }
+    if (const auto number = number_in(one.json())) line.metrics[name] = *number;
+    return Result<void>();
+  }));
+  if (!has_step) return invalid("{}: no key \"step\"", at.text());
+  const auto accuracy = line.metric("accuracy");
+  if (!accuracy || (*accuracy >= 0 && *accuracy <= 1) || std::isnan(*accuracy)) return {};
+  return invalid("{}: accuracy is {}; expected a fraction from 0 to 1", at.text(),
+                 *accuracy);
+}
+
+void put_json(JsonWriter& out, const TrainingLog& log) { put_json(out, log.lines); }
+
+Result<void> read_json(const JsonPlace& at, TrainingLog& log) {
+  return read_json(at, log.lines);
 }
 
 Result<TrainingLog> parse_log(std::string_view text, const std::string& where,
@@ -129,7 +145,7 @@ Result<TrainingLog> parse_log(std::string_view text, const std::string& where,
     const Result<Json> json = parse_json(with_quoted_words(line), place);
     if (!json.ok() && torn && end == std::string_view::npos) break;
     if (!json.ok()) return json.error();
-    log.lines.push_back(HOLDFAST_TRY(read_line(*json, place)));
+    HOLDFAST_TRY(read_json(JsonPlace(*json, place), log.lines.emplace_back()));
   }
   return log;
 }
@@ -141,26 +157,6 @@ std::optional<std::string> first_difference(const TrainingLog& a,
   }
   if (a.lines.size() == b.lines.size()) return std::nullopt;
   return fmt::format("{} lines against {} lines", a.lines.size(), b.lines.size());
-}
-
-OrderedJson log_to_json(const TrainingLog& log) {
-  OrderedJson lines = OrderedJson::array();
-  for (const LogLine& line : log.lines) {
-    OrderedJson json{{"step", line.step}};
-    for (const auto& [name, number] : line.metrics) json[name] = number_to_json(number);
-    lines.push_back(std::move(json));
-  }
-  return lines;
-}
-
-Result<TrainingLog> log_from_json(const Json& json, const std::string& where) {
-  if (!json.is_array()) return invalid("{}: is no list; expected lines", where);
-  TrainingLog log;
-  for (size_t i = 0; i < json.size(); ++i) {
-    log.lines.push_back(
-        HOLDFAST_TRY(read_line(json[i], fmt::format("{}[{}]", where, i))));
-  }
-  return log;
 }
 
 }  // namespace holdfast

@@ -19,10 +19,12 @@
 #include <string_view>
 #include <vector>
 
-#include "holdfast/base/json_value.h"
 #include "holdfast/base/result.h"
 
 namespace holdfast {
+
+class JsonPlace;
+class JsonWriter;
 
 struct LogLine {
   int64_t step = 0;
@@ -52,13 +54,8 @@ Result<TrainingLog> parse_log(std::string_view text, const std::string& where,
 // numbers have equal bits. All NaNs count as equal.
 std::optional<std::string> first_difference(const TrainingLog& a, const TrainingLog& b);
 
-// JSON has no numbers that are not finite: they become "nan", "inf" and "-inf".
-OrderedJson number_to_json(double number);
-// Reads a number that number_to_json() or Python wrote; nullopt for anything else.
-std::optional<double> number_from_json(const Json& json);
-
-OrderedJson log_to_json(const TrainingLog& log);
-// Reads what log_to_json() wrote.
-Result<TrainingLog> log_from_json(const Json& json, const std::string& where);
+// A log is a list of its lines.
+void put_json(JsonWriter& out, const TrainingLog& log);
+Result<void> read_json(const JsonPlace& at, TrainingLog& log);
 
 }  // namespace holdfast

@@ -1,130 +1,112 @@
 #include "holdfast/campaign/trial_record.h"
 
-#include "holdfast/base/json.h"
+#include "holdfast/base/json_fields.h"
 #include "holdfast/env/file.h"
+#include "holdfast/state/tensor_fields.h"
 
 namespace holdfast {
 namespace {
 
 constexpr int64_t kMostRecordBytes = int64_t{8} << 30;
 
-std::string record_hex(std::byte byte) { return to_hex(ByteView(&byte, 1)); }
+struct RecordedByte {
+  PlannedByte change{};
+};
 
-OrderedJson recorded_flip_json(const RecordedFlip& recorded) {
-  const PlannedFlip& flip = recorded.flip;
-  return {{"tensor", flip.tensor},
-          {"role", name_of(recorded.role)},
-          {"role_guessed", recorded.guessed},
-          {"layer", recorded.layer},
-          {"element", flip.element},
-          {"dtype", name_of(flip.dtype)},
-          {"bits", set_bits(flip.mask())},
-          {"mask", bits_text(flip.dtype, flip.mask())},
-          {"before", bits_text(flip.dtype, flip.before)},
-          {"after", bits_text(flip.dtype, flip.after)}};
+// All that was changed is one list, first the elements.
+struct Changes {
+  std::vector<RecordedFlip> flips{};
+  std::vector<PlannedByte> bytes{};
+};
+
+// The bits before and after. Campaigns of earlier versions called them "old" and "new".
+void change_fields(auto& change, auto to_text, auto parse, auto& field) {
+  field.derived("mask", to_text(change.mask()));
+  field.text(field.has("old") ? "old" : "before", change.before, to_text, parse);
+  field.text(field.has("new") ? "new" : "after", change.after, to_text, parse);
+  field.allow_unknown();
 }
 
-OrderedJson recorded_byte_json(const PlannedByte& byte) {
-  return {{"file", byte.file},
-          {"offset", byte.offset},
-          {"mask", record_hex(byte.before ^ byte.after)},
-          {"before", record_hex(byte.before)},
-          {"after", record_hex(byte.after)}};
+}  // namespace
+
+void put_json(JsonWriter& out, Outcome outcome) { out.put(name_of(outcome)); }
+Result<void> read_json(const JsonPlace& at, Outcome& outcome) {
+  return read_text(at, outcome, parse_outcome);
 }
 
-void put_optional(OrderedJson& json, const char* name, std::optional<double> number) {
-  json[name] = number ? number_to_json(*number) : OrderedJson(nullptr);
+void fields(Is<RecordedFlip> auto& self, auto&& field) {
+  auto& flip = self.flip;
+  field("tensor", flip.tensor);
+  field("role", self.role);
+  field.maybe("role_guessed", self.guessed);
+  field("layer", self.layer);
+  field("element", flip.element);
+  field("dtype", flip.dtype);
+  field.derived("bits", set_bits(flip.mask()));
+  change_fields(
+      flip, [&](const ElementBits& bits) { return bits_text(flip.dtype, bits); },
+      [&](std::string_view text) { return parse_bits(flip.dtype, text); }, field);
 }
 
-// The text of "before" or "after". Campaigns of earlier versions called them "old" and
-// "new".
-Result<std::string> read_side(Fields& fields, const char* key, const char* earlier) {
-  return fields.text(fields.has(earlier) ? earlier : key);
+void fields(Is<RecordedByte> auto& self, auto&& field) {
+  field("file", self.change.file);
+  field("offset", self.change.offset);
+  change_fields(self.change, byte_text, parse_byte, field);
 }
 
-Result<RecordedFlip> read_recorded_flip(const Json& json, const std::string& where) {
-  Fields fields = HOLDFAST_TRY(Fields::of(json, where));
-  RecordedFlip recorded;
-  PlannedFlip& flip = recorded.flip;
-  flip.tensor = HOLDFAST_TRY(fields.text("tensor"));
-  recorded.role = HOLDFAST_TRY(parse_role(HOLDFAST_TRY(fields.text("role"))));
-  if (fields.has("role_guessed")) {
-    recorded.guessed = HOLDFAST_TRY(fields.boolean("role_guessed"));
+namespace {
+
+void put_json(JsonWriter& out, const Changes& changes) {
+  out.open('[');
+  for (const RecordedFlip& flip : changes.flips) {
+    out.item();
+    put_json(out, flip);
   }
-  recorded.layer = HOLDFAST_TRY(fields.text("layer"));
-  flip.element = HOLDFAST_TRY(fields.integer("element"));
-  flip.dtype = HOLDFAST_TRY(parse_dtype(HOLDFAST_TRY(fields.text("dtype"))));
-  flip.before = HOLDFAST_TRY(
-      parse_bits(flip.dtype, HOLDFAST_TRY(read_side(fields, "before", "old"))));
-  flip.after = HOLDFAST_TRY(
-      parse_bits(flip.dtype, HOLDFAST_TRY(read_side(fields, "after", "new"))));
-  return recorded;
-}
-
-Result<std::byte> read_recorded_byte(Fields& fields, const char* key,
-                                     const char* earlier) {
-  const Bytes bytes =
-      HOLDFAST_TRY(from_hex(HOLDFAST_TRY(read_side(fields, key, earlier))));
-  if (bytes.size() == 1) return bytes.front();
-  return invalid("{}.{}: has {} bytes; expected 1", fields.where(), key, bytes.size());
-}
-
-Result<PlannedByte> read_byte_change(const Json& json, const std::string& where) {
-  Fields fields = HOLDFAST_TRY(Fields::of(json, where));
-  PlannedByte byte;
-  byte.file = HOLDFAST_TRY(fields.text("file"));
-  byte.offset = HOLDFAST_TRY(fields.integer("offset"));
-  byte.before = HOLDFAST_TRY(read_recorded_byte(fields, "before", "old"));
-  byte.after = HOLDFAST_TRY(read_recorded_byte(fields, "after", "new"));
-  return byte;
-}
-
-Result<std::optional<double>> read_optional(const Json& json, Fields& fields,
-                                            const char* name) {
-  if (!fields.has(name) || json[name].is_null()) return std::optional<double>();
-  const auto number = number_from_json(json[name]);
-  if (!number) return invalid("{}.{}: is no number", fields.where(), name);
-  return number;
-}
-
-Result<std::map<std::string, double>> read_distance(const Json& json,
-                                                    const std::string& where) {
-  if (!json.is_object()) return invalid("{}: is no object; expected tensors", where);
-  std::map<std::string, double> distance;
-  for (const auto& [name, value] : json.items()) {
-    const auto number = number_from_json(value);
-    if (!number) return invalid("{}.{}: is no number", where, name);
-    distance[name] = *number;
+  for (const PlannedByte& byte : changes.bytes) {
+    out.item();
+    put_json(out, RecordedByte{byte});
   }
-  return distance;
+  out.close();
 }
 
-Result<TrialRecord> read_record(const Json& json, Fields& fields) {
-  const std::string& where = fields.where();
-  TrialRecord record;
-  record.trial = HOLDFAST_TRY(fields.integer("trial"));
-  record.seed = HOLDFAST_TRY(fields.integer("seed"));
-  const Json& flips = *HOLDFAST_TRY(fields.array("flips"));
-  for (const Json& flip : flips) {
-    if (flip.is_object() && flip.contains("file")) {
-      record.bytes.push_back(HOLDFAST_TRY(read_byte_change(flip, where + ": flips")));
-    } else {
-      record.flips.push_back(HOLDFAST_TRY(read_recorded_flip(flip, where + ": flips")));
+Result<void> read_json(const JsonPlace& at, Changes& changes) {
+  const size_t count = HOLDFAST_TRY(at.length());
+  for (size_t i = 0; i < count; ++i) {
+    const JsonPlace one = at.item(i);
+    if (one.find("file") == nullptr) {
+      HOLDFAST_TRY(read_json(one, changes.flips.emplace_back()));
+      continue;
     }
+    RecordedByte byte;
+    HOLDFAST_TRY(read_json(one, byte));
+    changes.bytes.push_back(std::move(byte.change));
   }
-  record.outcome = HOLDFAST_TRY(parse_outcome(HOLDFAST_TRY(fields.text("outcome"))));
-  record.steps = HOLDFAST_TRY(fields.integer("steps"));
-  record.final_loss = HOLDFAST_TRY(read_optional(json, fields, "final_loss"));
-  record.final_accuracy = HOLDFAST_TRY(read_optional(json, fields, "final_accuracy"));
-  record.first_accuracy = HOLDFAST_TRY(read_optional(json, fields, "first_accuracy"));
-  record.seconds = HOLDFAST_TRY(read_optional(json, fields, "seconds")).value_or(0);
-  record.why = HOLDFAST_TRY(fields.text("why"));
-  if (fields.has("distance")) {
-    record.distance =
-        HOLDFAST_TRY(read_distance(json["distance"], where + ": distance"));
-  }
-  return record;
+  return {};
 }
+
+}  // namespace
+
+void fields(Is<TrialRecord> auto& self, auto&& field) {
+  Changes changes{self.flips, self.bytes};
+  field("trial", self.trial);
+  field("seed", self.seed);
+  field("flips", changes);
+  if constexpr (!std::is_const_v<std::remove_reference_t<decltype(self)>>) {
+    self.flips = std::move(changes.flips);
+    self.bytes = std::move(changes.bytes);
+  }
+  field("outcome", self.outcome);
+  field("steps", self.steps);
+  field.maybe("final_loss", self.final_loss);
+  field.maybe("final_accuracy", self.final_accuracy);
+  field.maybe("first_accuracy", self.first_accuracy);
+  field.maybe("seconds", self.seconds);
+  field("why", self.why);
+  field.optional("distance", self.distance);
+  field.allow_unknown();
+}
+
+namespace {
 
 // The records of a text, and how many of its bytes they take: an incomplete last line is
 // left out.
@@ -149,38 +131,11 @@ Result<ParsedRecords> parse_records(std::string_view text, const std::string& wh
 }  // namespace
 
 std::string encode_record(const TrialRecord& record) {
-  OrderedJson flips = OrderedJson::array();
-  for (const RecordedFlip& flip : record.flips)
-    flips.push_back(recorded_flip_json(flip));
-  for (const PlannedByte& byte : record.bytes)
-    flips.push_back(recorded_byte_json(byte));
-  OrderedJson json{{"trial", record.trial},
-                   {"seed", record.seed},
-                   {"flips", std::move(flips)},
-                   {"outcome", name_of(record.outcome)},
-                   {"steps", record.steps}};
-  put_optional(json, "final_loss", record.final_loss);
-  put_optional(json, "final_accuracy", record.final_accuracy);
-  put_optional(json, "first_accuracy", record.first_accuracy);
-  json["seconds"] = record.seconds;
-  json["why"] = record.why;
-  if (record.distance) {
-    OrderedJson distance = OrderedJson::object();
-    for (const auto& [name, number] : *record.distance) {
-      distance[name] = number_to_json(number);
-    }
-    json["distance"] = std::move(distance);
-  }
-  return json.dump(-1, ' ', true, OrderedJson::error_handler_t::replace);
+  return to_json_text(record, {.ascii = true});
 }
 
 Result<TrialRecord> decode_record(std::string_view line, const std::string& where) {
-  const Json json = HOLDFAST_TRY(parse_json(line, where));
-  Fields fields = HOLDFAST_TRY(Fields::of(json, where));
-  Result<TrialRecord> record = read_record(json, fields);
-  if (record.ok()) return record;
-  const Error why = record.error().as(ErrorCode::kInvalid);
-  return why.message().starts_with(where) ? why : why.within(where);
+  return from_json<TrialRecord>(line, where);
 }
 
 Result<TrialFile> TrialFile::open(Env& env, const Path& path) {

@@ -2,125 +2,58 @@
 
 #include <map>
 
+#include "holdfast/base/json_fields.h"
 #include "holdfast/shard/step_name.h"
-#include "holdfast/state/object_json.h"
 #include "holdfast/transport/late_ranks.h"
 
 namespace holdfast {
 namespace {
 
 constexpr std::string_view kWhere = "message of another rank";
-using Dict = Object::Dict;
 
-Object text(std::string value) { return Object(Object::Value(std::move(value))); }
-// Encodes text as bytes: a path, and a message that names one, may contain bytes that
-// are not UTF-8.
-Object raw(std::string_view value) {
-  return Object(Object::Value(copy_of(bytes_of(value))));
-}
-Object number(int64_t value) { return Object(Object::Value(value)); }
-
-void put(Dict& dict, const char* key, Object value) {
-  dict.items.emplace_back(text(key), std::move(value));
-}
-
-// Gives the members of a dict by their names.
-class Members {
- public:
-  explicit Members(const Object& object) {
-    if (const auto* dict = object.as<Dict>()) {
-      for (const auto& [key, value] : dict->items) {
-        if (const auto* name = key.as<std::string>()) members_[*name] = &value;
-      }
-    }
-  }
-  template <typename T>
-  Result<T> get(const char* key) const {
-    const auto found = members_.find(key);
-    if (found != members_.end()) {
-      if (const T* value = found->second->as<T>()) return *value;
-    }
-    return corrupt("{}: \"{}\" is missing or has another type", kWhere, key);
-  }
-  bool has(const char* key) const { return members_.contains(key); }
-
- private:
-  std::map<std::string, const Object*> members_;
-};
-
-Object encode_file(const ManifestFile& file) {
-  Dict dict;
-  put(dict, "name", text(file.name));
-  put(dict, "bytes", number(file.bytes));
-  put(dict, "digest", text(file.digest));
-  return Object(std::move(dict));
-}
-
-Result<ManifestFile> decode_file(const Object& object) {
-  const Members members(object);
-  ManifestFile file;
-  file.name = HOLDFAST_TRY(members.get<std::string>("name"));
-  file.bytes = HOLDFAST_TRY(members.get<int64_t>("bytes"));
-  file.digest = HOLDFAST_TRY(members.get<std::string>("digest"));
-  return file;
-}
-
-Result<ErrorCode> parse_code(const std::string& name) {
+Result<ErrorCode> parse_code(std::string_view name) {
   for (int code = 0; code <= static_cast<int>(ErrorCode::kIo); ++code) {
-    if (name_of(static_cast<ErrorCode>(code)) == name)
-      return static_cast<ErrorCode>(code);
+    if (name_of(static_cast<ErrorCode>(code)) == name) return static_cast<ErrorCode>(code);
   }
-  return corrupt("{}: error code \"{}\" is unknown", kWhere, name);
+  return invalid("error code \"{}\" is unknown", name);
 }
 
 }  // namespace
+
+// A message that names a path may have bytes that are not UTF-8.
+void put_json(JsonWriter& out, const std::optional<Error>& error) {
+  if (!error) return out.put_null();
+  put_json(out, std::pair(name_of(error->code()), to_hex(bytes_of(error->message()))));
+}
+Result<void> read_json(const JsonPlace& at, std::optional<Error>& error) {
+  error.reset();
+  if (at.is_null()) return {};
+  std::pair<std::string, std::string> said;
+  HOLDFAST_TRY(read_json(at, said));
+  const ErrorCode code = HOLDFAST_TRY(parse_code(said.first));
+  error = Error(code, std::string(text_of(HOLDFAST_TRY(from_hex(said.second)))));
+  return {};
+}
+
+void fields(Is<Message> auto& self, auto&& field) {
+  field("serial", self.serial);
+  field("kind", self.kind);
+  field.text("attempt", self.attempt, hex64, parse_hex64, "16 hexadecimal digits");
+  bytes_field("text", self.text, field);
+  field("files", self.files);
+  field("error", self.error);
+}
 
 bool operator==(const Message& a, const Message& b) {
   return encode_message(a) == encode_message(b);
 }
 
 Bytes encode_message(const Message& message) {
-  Dict dict;
-  put(dict, "serial", number(message.serial));
-  put(dict, "kind", text(message.kind));
-  put(dict, "attempt", text(hex64(message.attempt)));
-  put(dict, "text", raw(message.text));
-  Object::List files;
-  for (const ManifestFile& file : message.files)
-    files.items.push_back(encode_file(file));
-  put(dict, "files", Object(std::move(files)));
-  if (message.error.has_value()) {
-    put(dict, "code", text(std::string(name_of(message.error->code()))));
-    put(dict, "message", raw(message.error->message()));
-  }
-  const Result<std::string> json = encode_object(Object(std::move(dict)));
-  HOLDFAST_CHECK(json.ok(), "{}", json.error().message());
-  return copy_of(bytes_of(*json));
+  return copy_of(bytes_of(to_json_text(message, kDigestedJson)));
 }
 
 Result<Message> decode_message(ByteView bytes) {
-  const Object object = HOLDFAST_TRY(decode_object(bytes, std::string(kWhere)));
-  const Members members(object);
-  Message message;
-  message.serial = HOLDFAST_TRY(members.get<int64_t>("serial"));
-  message.kind = HOLDFAST_TRY(members.get<std::string>("kind"));
-  const Bytes more = HOLDFAST_TRY(members.get<Bytes>("text"));
-  message.text = text_of(more);
-  const auto attempt = parse_hex64(HOLDFAST_TRY(members.get<std::string>("attempt")));
-  if (!attempt.has_value())
-    return corrupt("{}: \"attempt\" is no number; expected 16 hexadecimal digits",
-                   kWhere);
-  message.attempt = *attempt;
-  const auto files = HOLDFAST_TRY(members.get<Object::List>("files"));
-  for (const Object& file : files.items) {
-    message.files.push_back(HOLDFAST_TRY(decode_file(file)));
-  }
-  if (!members.has("code")) return message;
-  const ErrorCode code =
-      HOLDFAST_TRY(parse_code(HOLDFAST_TRY(members.get<std::string>("code"))));
-  const Bytes what = HOLDFAST_TRY(members.get<Bytes>("message"));
-  message.error = Error(code, std::string(text_of(what)));
-  return message;
+  return from_json<Message>(text_of(bytes), kWhere, ErrorCode::kCorrupt);
 }
 
 Result<void> Channel::tell_all(const Message& message, Duration at_most) {

@@ -10,6 +10,7 @@
 #include "holdfast/memory/piece_description.h"
 #include "holdfast/state/box_stream.h"
 #include "holdfast/state/seal.h"
+#include "holdfast/transport/agreement.h"
 #include "holdfast/transport/worker.h"
 
 namespace holdfast {
@@ -139,7 +140,8 @@ Result<LocalState> LayoutAgreement::agree(const LocalPieces& pieces, bool compar
   if (digests != seen_ || collection_ == nullptr) {
     seen_.clear();
     placed_.reset();
-    const std::vector<Bytes> texts = HOLDFAST_TRY(all(text_));
+    const std::vector<Bytes> texts = HOLDFAST_TRY(holdfast::agree(
+        {.env = &env_, .transport = transport_}, Result<Bytes>(text_), at_most_));
     collection_ = HOLDFAST_TRY(merge(texts));
     if (compare) HOLDFAST_TRY(compare_replicas(state_of(pieces), stream));
     seen_ = std::move(digests);
@@ -159,7 +161,8 @@ Error LayoutAgreement::fail(const Error& why, Bytes& word, Duration longer) {
   text_.clear();
   seen_.clear();
   if (exchange_digests("", word, longer).ok()) {
-    static_cast<void>(all(failed_description(why)));
+    static_cast<void>(holdfast::agree({.env = &env_, .transport = transport_},
+                                      Result<Bytes>(why), at_most_));
   }
   return why;
 }

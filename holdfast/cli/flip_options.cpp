@@ -2,7 +2,8 @@
 
 #include <fmt/ranges.h>
 
-#include <charconv>
+
+#include "holdfast/base/number_text.h"
 
 namespace holdfast {
 namespace {
@@ -90,10 +91,7 @@ std::vector<std::string> given_choices(const FlipArguments& a) {
 }  // namespace
 
 Result<double> read_number(const std::string& option, const std::string& text) {
-  double number = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, number);
-  if (error == std::errc() && stop == end) return number;
+  if (const auto number = number_in<double>(text)) return *number;
   return invalid("{}: \"{}\" is no number; expected one such as 0.001", option, text);
 }
 

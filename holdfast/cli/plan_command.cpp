@@ -48,7 +48,7 @@ Result<void> export_layouts(Env& env, const std::string& folder, const Resize& r
   HOLDFAST_TRY(env.create_folders(folder));
   for (const auto& [name, collection] :
        {std::pair("from.json", &resize.source), std::pair("to.json", &resize.target)}) {
-    const std::string text = to_json(*collection, resize.topology).dump(1) + "\n";
+    const std::string text = to_json_text(*collection, resize.topology, 1) + "\n";
     HOLDFAST_TRY(env.replace_file(folder + "/" + name, std::as_bytes(std::span(text))));
   }
   return {};

@@ -49,6 +49,8 @@ struct PlannedByte {
   int64_t offset = 0;
   std::byte before{};
   std::byte after{};
+
+  std::byte mask() const { return before ^ after; }
   friend bool operator==(const PlannedByte&, const PlannedByte&) = default;
 };
 
@@ -76,6 +78,10 @@ std::string encode_flip_plan(const FlipPlan& plan);
 // Fails with kInvalid, naming `where`, for anything else than a plan, and with
 // kUnsupported for a newer version.
 Result<FlipPlan> decode_flip_plan(std::string_view json, const std::string& where);
+
+// A byte as two hexadecimal digits.
+std::string byte_text(std::byte byte);
+Result<std::byte> parse_byte(std::string_view text);
 
 // Fails unless the plan fits the contents: kNotFound if a tensor is not there, kConflict,
 // naming the element and both values, if an element has other bits than before the plan,

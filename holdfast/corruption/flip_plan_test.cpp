@@ -432,5 +432,46 @@ TEST(BytePlanTest, AnyBitOfAllFilesIsASite) {
   EXPECT_ERROR(make_byte_plan(env, files, 41, 1, 0), ErrorCode::kInvalid);
 }
 
+// As earlier code has written it.
+TEST(FlipPlanTest, APlanOfEarlierCodeIsWrittenAgainByteByByte) {
+  const std::string text = R"({
+  "version": 1,
+  "holdfast": "flip plan",
+  "seed": 4,
+  "trial": 0,
+  "fault": "flip",
+  "sites": 6176,
+  "passed_over": 0,
+  "flips": [
+    {
+      "tensor": "optimizer.0.weight.exp_avg",
+      "index": [
+        4,
+        2
+      ],
+      "element": 26,
+      "dtype": "F32",
+      "mask": "40000000",
+      "before": "399c245a",
+      "after": "799c245a"
+    },
+    {
+      "tensor": "optimizer.0.weight.exp_avg_sq",
+      "index": [
+        6,
+        0
+      ],
+      "element": 36,
+      "dtype": "F32",
+      "mask": "00040000",
+      "before": "30c1aa56",
+      "after": "30c5aa56"
+    }
+  ],
+  "bytes": []
+})";
+  EXPECT_EQ(encode_flip_plan(decode_flip_plan(text, "older").value()), text);
+}
+
 }  // namespace
 }  // namespace holdfast

@@ -1,26 +1,18 @@
 #include "holdfast/corruption/sites.h"
 
 #include <algorithm>
-#include <charconv>
 
+#include "holdfast/base/number_text.h"
 #include "holdfast/state/tensor_names.h"
 
 namespace holdfast {
 namespace {
 
-std::optional<int64_t> number_in(std::string_view text) {
-  int64_t number = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, number);
-  if (error != std::errc() || stop != end || number < 0) return std::nullopt;
-  return number;
-}
-
 // Reads "30" or "23-30".
 std::optional<BitChoice::Range> read_range(std::string_view text) {
   const size_t dash = std::min(text.find('-'), text.size());
-  const auto first = number_in(text.substr(0, dash));
-  const auto last = dash == text.size() ? first : number_in(text.substr(dash + 1));
+  const auto first = count_in(text.substr(0, dash));
+  const auto last = dash == text.size() ? first : count_in(text.substr(dash + 1));
   if (!first || !last || *first > *last || *last >= 128) return std::nullopt;
   return BitChoice::Range{static_cast<int>(*first), static_cast<int>(*last)};
 }
@@ -63,7 +55,7 @@ Result<std::string> find_layer(const std::vector<std::string>& layers,
   if (text == "first") return layers.front();
   if (text == "middle") return layers[layers.size() / 2];
   if (text == "last") return layers.back();
-  const auto number = number_in(text);
+  const auto number = count_in(text);
   if (!number) {
     return invalid("layer: \"{}\"; expected first, middle, last or a number", text);
   }

@@ -1,26 +1,24 @@
 #include "holdfast/env/free_memory.h"
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <string_view>
+
+#include "holdfast/base/number_text.h"
 
 namespace holdfast {
 namespace {
 
 // Returns the number after `field` in a file of /proc or /sys; nullopt if there is
 // none.
-std::optional<int64_t> number_in(Env& env, const Path& path, std::string_view field) {
+std::optional<int64_t> number_behind(Env& env, const Path& path, std::string_view field) {
   const Result<std::string> text = env.read_text(path);
   const size_t at = text.ok() ? text->find(field) : std::string::npos;
   if (at == std::string::npos) return std::nullopt;
   const size_t digits = text->find_first_not_of(' ', at + field.size());
   if (digits == std::string::npos) return std::nullopt;
-  int64_t number = 0;
-  const auto [end, error] =
-      std::from_chars(text->data() + digits, text->data() + text->size(), number);
-  if (error != std::errc()) return std::nullopt;
-  return number;
+  std::string_view rest = std::string_view(*text).substr(digits);
+  return take_number<int64_t>(rest);
 }
 
 // The files of a control group that say what it may use, in versions 2 and 1 of groups.
@@ -51,12 +49,12 @@ Path control_group(Env& env, std::string_view line) {
 // What one group may still use. Files that it has read count as free, because the system
 // gives them up when memory is needed.
 std::optional<int64_t> free_in(Env& env, const GroupFiles& files, const Path& group) {
-  const std::optional<int64_t> limit = number_in(env, group / files.limit, "");
-  const std::optional<int64_t> used = number_in(env, group / files.used, "");
+  const std::optional<int64_t> limit = number_behind(env, group / files.limit, "");
+  const std::optional<int64_t> used = number_behind(env, group / files.used, "");
   if (!limit || !used) return std::nullopt;
   const Path stat = group / "memory.stat";
-  const int64_t read = number_in(env, stat, files.active).value_or(0) +
-                       number_in(env, stat, files.inactive).value_or(0);
+  const int64_t read = number_behind(env, stat, files.active).value_or(0) +
+                       number_behind(env, stat, files.inactive).value_or(0);
   return *limit - std::max<int64_t>(*used - read, 0);
 }
 
@@ -75,7 +73,7 @@ int64_t least_free(Env& env, const GroupFiles& files, int64_t free) {
 
 int64_t free_memory(Env& env) {
   const std::optional<int64_t> kibibytes =
-      number_in(env, "/proc/meminfo", "MemAvailable:");
+      number_behind(env, "/proc/meminfo", "MemAvailable:");
   int64_t free = kibibytes.has_value() ? *kibibytes * 1024 : int64_t{1} << 30;
   free = least_free(env, version_2(), least_free(env, version_1(), free));
   return std::max<int64_t>(free, 0);

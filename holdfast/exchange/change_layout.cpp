@@ -3,13 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <numeric>
 #include <utility>
 
+#include "holdfast/base/number_text.h"
 #include "holdfast/exchange/exchange_agreement.h"
 #include "holdfast/memory/piece_description.h"
 #include "holdfast/plan/placement.h"
+#include "holdfast/transport/agreement.h"
 
 namespace holdfast {
 namespace {
@@ -30,28 +31,23 @@ Result<TwoLayouts> check_own(const LayoutChange& change, const PieceStorage* sto
 }
 
 // The texts of both layouts. The first line is the number of bytes of the first text.
-std::string encode(const Result<TwoLayouts>& own) {
-  const Bytes before =
-      own.ok() ? description_of(*own->before) : failed_description(own.error());
-  const Bytes after =
-      own.ok() ? description_of(*own->after) : failed_description(own.error());
-  return fmt::format("{}\n{}{}", before.size(), text_of(before), text_of(after));
+Bytes encode(const TwoLayouts& own) {
+  const Bytes before = description_of(*own.before);
+  const std::string text = fmt::format("{}\n{}{}", before.size(), text_of(before),
+                                       text_of(description_of(*own.after)));
+  return copy_of(bytes_of(text));
 }
 
-Result<std::pair<std::string_view, std::string_view>> decode(std::string_view text,
-                                                             size_t rank) {
-  size_t bytes = 0;
-  const auto [end, error] =
-      std::from_chars(text.data(), text.data() + text.size(), bytes);
-  const auto line = static_cast<size_t>(end - text.data());
-  if (error != std::errc() || line >= text.size() || text[line] != '\n' ||
-      bytes > text.size() - line - 1) {
-    return corrupt("rank {}: says nothing of its pieces that can be read; expected what "
-                   "it holds and wants",
-                   rank);
+Result<std::pair<std::string, std::string>> decode(ByteView said) {
+  const Bytes both = HOLDFAST_TRY(decode_outcome(said));
+  std::string_view text = text_of(both);
+  const auto bytes = take_number<size_t>(text);
+  if (!bytes || !text.starts_with('\n') || *bytes > text.size() - 1) {
+    return corrupt("says nothing of its pieces that can be read; expected what it holds "
+                   "and wants");
   }
-  const std::string_view both = text.substr(line + 1);
-  return std::pair(both.substr(0, bytes), both.substr(bytes));
+  text.remove_prefix(1);
+  return std::pair(std::string(text.substr(0, *bytes)), std::string(text.substr(*bytes)));
 }
 
 // What all ranks have said, by rank. The same on all ranks, also its errors.
@@ -63,12 +59,17 @@ struct Told {
 Result<Told> hear_all(Env& env, Transport& transport, const LayoutChange& change,
                       const PieceStorage* storage, Instant come_by) {
   const Result<TwoLayouts> own = check_own(change, storage);
-  const std::string said = encode(own);
+  const Bytes said =
+      encode_outcome(own.ok() ? Result<Bytes>(encode(*own)) : own.error());
   const ExchangeAgreement met = HOLDFAST_TRY(
-      agree_to_exchange(env, transport, {.deadline = come_by}, bytes_of(said)));
-  std::vector<std::string_view> before, after;
+      agree_to_exchange(env, transport, {.deadline = come_by}, said));
+  std::vector<std::pair<std::string, std::string>> texts;
   for (size_t r = 0; r < met.peers.size(); ++r) {
-    const auto [first, second] = HOLDFAST_TRY(decode(text_of(met.peers[r].said), r));
+    texts.push_back(HOLDFAST_TRY(
+        decode(met.peers[r].said).within(fmt::format("rank {}", r))));
+  }
+  std::vector<std::string_view> before, after;
+  for (const auto& [first, second] : texts) {
     before.push_back(first);
     after.push_back(second);
   }

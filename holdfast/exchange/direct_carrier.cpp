@@ -1,9 +1,9 @@
 // Carriers between two ranks of one process. The sender lends its memory: it says how
 // far its stream may be read, and the receiver copies from there to its own memory.
-#include <charconv>
 #include <map>
 
 #include "holdfast/base/mutex.h"
+#include "holdfast/base/number_text.h"
 #include "holdfast/exchange/carrier.h"
 
 namespace holdfast {
@@ -151,11 +151,9 @@ AddressedOutlet direct_outlet(const PairLink& link, const PairStream& stream) {
 
 Result<std::unique_ptr<Inlet>> direct_inlet(const PairLink& link,
                                             std::string_view address) {
-  uint64_t number = 0;
-  const char* end = address.data() + address.size();
-  const auto [rest, error] = std::from_chars(address.data(), end, number);
+  const auto number = number_in<uint64_t>(address);
   const std::shared_ptr<Channel> channel =
-      error == std::errc() && rest == end ? Channels::get().find(number) : nullptr;
+      number ? Channels::get().find(*number) : nullptr;
   if (channel == nullptr) {
     return not_found("rank {}: is in another process; expected one in this process",
                      link.peer);

@@ -13,6 +13,7 @@
 #include "holdfast/exchange/state_seals.h"
 #include "holdfast/memory/piece_description.h"
 #include "holdfast/plan/fingerprint.h"
+#include "holdfast/transport/agreement.h"
 
 namespace holdfast {
 namespace {
@@ -153,26 +154,28 @@ class Exchange {
   }
 
  private:
+  JobRanks ranks() const { return {.env = &env_, .transport = &transport_}; }
+
   Result<Exchanged> carry_out() {
     const Instant begun = env_.now();
     const Result<void> agreed = agree(begun);
     const Result<Bytes> sealed = agreed.ok() ? prepare() : agreed.error();
-    const Heard ready = tell_all(transport_, sealed, times_.prepared_by);
+    const Result<Round> ready = hold_round(ranks(), sealed, times_.prepared_by);
     // Either all ranks heard it, or this rank has no streams to end.
-    if (ready.failed.has_value()) return *ready.failed;
+    if (ready.ok() && ready->failed) return *ready->failed;
     if (!agreed.ok()) return agreed.error();
     const Result<std::vector<Seal>> before = merged(*before_, ready);
     // All ranks that heard all others come to the same result.
-    if (ready.all_well() && !before.ok()) return before.error();
+    if (ready.ok() && !before.ok()) return before.error();
 
     const Instant prepared = env_.now();
     const Result<MoveCounts> moved = before.ok() ? move() : refuse(before.error());
     const Instant copied = env_.now();
     const Result<Bytes> resealed = moved.ok() ? seal_fresh() : moved.error();
-    const Heard finished = tell_all(transport_, resealed, times_.verified_by);
-    if (finished.failed.has_value()) return *finished.failed;
+    const Result<Round> finished = hold_round(ranks(), resealed, times_.verified_by);
+    if (finished.ok() && finished->failed) return *finished->failed;
     const Result<void> verdict = before.ok() ? judge(*before, finished) : before.error();
-    if (finished.all_well() && !verdict.ok()) return verdict.error();
+    if (finished.ok() && !verdict.ok()) return verdict.error();
     HOLDFAST_TRY(commit(verdict));
     Exchanged done =
         result(*moved, prepared - begun, copied - prepared, env_.now() - copied);
@@ -314,11 +317,12 @@ class Exchange {
   bool seals_state() const { return options_.proof == ExchangeProof::kState; }
 
   // Nothing if the state is not sealed.
-  Result<std::vector<Seal>> merged(const StateSeals& seals, const Heard& heard) const {
-    if (heard.missed.has_value()) return *heard.missed;
-    return seals_state() ? seals.merge(heard.said) : std::vector<Seal>();
+  Result<std::vector<Seal>> merged(const StateSeals& seals,
+                                   const Result<Round>& heard) const {
+    if (!heard.ok()) return heard.error();
+    return seals_state() ? seals.merge(heard->said) : std::vector<Seal>();
   }
-  Result<void> judge(const std::vector<Seal>& before, const Heard& heard) const {
+  Result<void> judge(const std::vector<Seal>& before, const Result<Round>& heard) const {
     const std::vector<Seal> after = HOLDFAST_TRY(merged(*after_, heard));
     return seals_state() ? compare_seals(*task_.target, before, after) : Result<void>();
   }

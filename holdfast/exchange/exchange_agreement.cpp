@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <limits>
-#include <nlohmann/json.hpp>
 
-#include "holdfast/base/json.h"
-#include "holdfast/exchange/exchange_progress.h"
+#include "holdfast/base/json_fields.h"
 #include "holdfast/transport/worker.h"
 
 namespace holdfast {
@@ -22,37 +20,18 @@ struct Hello {
   Peer peer{};
   int64_t left = kForever;  // nanoseconds until the rank's deadline
   Tag tag = 0;              // the tag of rank 0 counts
+
+  static void fields(auto& self, auto&& field) {
+    field("name", self.peer.name);
+    field("host", self.peer.host);
+    field("machine", self.peer.machine);
+    field("process", self.peer.process);
+    field("agreed", self.peer.agreed);
+    field("needs", self.peer.needs);
+    field("left", self.left);
+    field.integer("tag", self.tag, kFirstTag, std::numeric_limits<Tag>::max());
+  }
 };
-
-std::string to_text(const Hello& hello) {
-  return OrderedJson{{"name", hello.peer.name},
-                     {"host", hello.peer.host},
-                     {"machine", hello.peer.machine},
-                     {"process", hello.peer.process},
-                     {"agreed", hello.peer.agreed},
-                     {"needs", hello.peer.needs},
-                     {"left", hello.left},
-                     {"tag", hello.tag}}
-      .dump();
-}
-
-Result<Hello> parse_hello(std::string_view text, const std::string& where) {
-  const Json json = HOLDFAST_TRY(parse_json(text, where));
-  Fields fields = HOLDFAST_TRY(Fields::of(json, where));
-  Hello hello;
-  hello.peer.name = HOLDFAST_TRY(fields.text("name"));
-  hello.peer.host = HOLDFAST_TRY(fields.text("host"));
-  hello.peer.machine = HOLDFAST_TRY(fields.text("machine"));
-  hello.peer.process = HOLDFAST_TRY(fields.text("process"));
-  hello.peer.agreed = HOLDFAST_TRY(fields.text("agreed"));
-  hello.peer.needs = HOLDFAST_TRY(
-      fields.integer("needs", 0, std::numeric_limits<int64_t>::max()));
-  hello.left = HOLDFAST_TRY(fields.integer("left"));
-  hello.tag = static_cast<Tag>(
-      HOLDFAST_TRY(fields.integer("tag", kFirstTag, std::numeric_limits<Tag>::max())));
-  HOLDFAST_TRY(fields.done());
-  return hello;
-}
 
 Hello hello_of(Env& env, const Greeting& greeting) {
   const Worker worker = this_worker(env);
@@ -68,29 +47,6 @@ Hello hello_of(Env& env, const Greeting& greeting) {
   }
   hello.tag = static_cast<Tag>(kFirstTag + 4 * (env.random64() % kTags));
   return hello;
-}
-
-// What the rank says about its outcome: a byte that is 0 if all went well and else
-// tells the code, then its bytes or the message.
-Bytes encode_outcome(const Result<Bytes>& outcome) {
-  Bytes said(1);
-  ByteView rest;
-  if (outcome.ok()) {
-    rest = *outcome;
-  } else {
-    said[0] = static_cast<std::byte>(static_cast<int>(outcome.error().code()) + 1);
-    rest = bytes_of(outcome.error().message());
-  }
-  said.insert(said.end(), rest.begin(), rest.end());
-  return said;
-}
-
-Result<Bytes> decode_outcome(ByteView said) {
-  constexpr int kMost = static_cast<int>(ErrorCode::kIo) + 1;
-  const int code = said.empty() ? kMost + 1 : static_cast<int>(said[0]);
-  if (code > kMost) return corrupt("an outcome that cannot be read; expected one");
-  if (code == 0) return copy_of(said.subspan(1));
-  return Error(static_cast<ErrorCode>(code - 1), std::string(text_of(said.subspan(1))));
 }
 
 }  // namespace
@@ -110,7 +66,7 @@ PairLink ExchangeAgreement::link_to(Env& env, Transport& transport, int peer,
 
 Result<ExchangeAgreement> agree_to_exchange(Env& env, Transport& transport,
                                             const Greeting& greeting, ByteView said) {
-  const std::string hello = to_text(hello_of(env, greeting)) + '\n';
+  const std::string hello = to_json_text(hello_of(env, greeting), kCompactJson) + '\n';
   Bytes own = copy_of(bytes_of(hello));
   own.insert(own.end(), said.begin(), said.end());
   const std::vector<Bytes> all =
@@ -121,7 +77,7 @@ Result<ExchangeAgreement> agree_to_exchange(Env& env, Transport& transport,
     const std::string_view text = text_of(all[r]);
     const size_t line = std::min(text.find('\n'), text.size());
     Hello one =
-        HOLDFAST_TRY(parse_hello(text.substr(0, line), fmt::format("rank {}", r)));
+        HOLDFAST_TRY(from_json<Hello>(text.substr(0, line), fmt::format("rank {}", r)));
     if (r == 0) meeting.tag = one.tag;
     left = std::min(left, one.left);
     one.peer.said = copy_of(bytes_of(text.substr(std::min(line + 1, text.size()))));
@@ -135,27 +91,6 @@ LiveHolders holders_of(const std::vector<Peer>& peers) {
   std::vector<RankIdentity> ranks;
   for (const Peer& peer : peers) ranks.push_back({peer.name, peer.host});
   return holders_of(ranks);
-}
-
-Heard tell_all(Transport& transport, const Result<Bytes>& own, Instant deadline) {
-  Heard heard;
-  const Result<std::vector<Bytes>> all =
-      transport.all_gather(encode_outcome(own), deadline);
-  if (!all.ok()) {
-    heard.missed = all.error();
-    return heard;
-  }
-  for (const Bytes& said : *all) {
-    Result<Bytes> outcome = decode_outcome(said);
-    if (outcome.ok()) {
-      heard.said.push_back(*std::move(outcome));
-    } else if (!heard.failed.has_value() ||
-               weight_of(outcome.error()) < weight_of(*heard.failed)) {
-      heard.failed = outcome.error();
-    }
-  }
-  if (heard.failed.has_value()) heard.said.clear();
-  return heard;
 }
 
 }  // namespace holdfast

@@ -1,8 +1,7 @@
-// How the ranks of an exchange begin and end it together: each says who it is and what
-// it has, and later how it went.
+// How the ranks of an exchange begin it together: each says who it is and what it has.
+// How it went they say by transport/agreement.h.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,21 +49,5 @@ Result<ExchangeAgreement> agree_to_exchange(Env& env, Transport& transport,
                                             const Greeting& greeting, ByteView said);
 
 LiveHolders holders_of(const std::vector<Peer>& peers);
-
-// What all ranks said about their outcomes.
-struct Heard {
-  // Each rank's bytes, by rank; empty unless all ranks were heard and went well.
-  std::vector<Bytes> said{};
-  // The error of a rank that failed. If several failed, the one that is most likely the
-  // cause of the others (weight_of()). All ranks hear the same.
-  std::optional<Error> failed{};
-  // Why this rank did not hear all others.
-  std::optional<Error> missed{};
-
-  bool all_well() const { return !failed.has_value() && !missed.has_value(); }
-};
-
-// All ranks call it together, each with its own bytes or error.
-Heard tell_all(Transport& transport, const Result<Bytes>& own, Instant deadline);
 
 }  // namespace holdfast

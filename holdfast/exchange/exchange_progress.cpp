@@ -1,11 +1,8 @@
 #include "holdfast/exchange/exchange_progress.h"
 
-namespace holdfast {
+#include "holdfast/transport/agreement.h"
 
-int weight_of(const Error& error) {
-  if (error.code() == ErrorCode::kTimeout) return 2;
-  return error.code() == ErrorCode::kUnavailable ? 1 : 0;
-}
+namespace holdfast {
 
 void ExchangeProgress::fail(const Error& error) {
   MutexLock lock(mutex_);

@@ -15,10 +15,6 @@
 
 namespace holdfast {
 
-// Tells causes from consequences: when one rank fails, others lose it or wait in vain. Of
-// several errors, the one with the lowest number is most likely the cause.
-int weight_of(const Error& error);
-
 class ExchangeProgress {
  public:
   // All waits end with kTimeout at the deadline.

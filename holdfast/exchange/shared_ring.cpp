@@ -7,10 +7,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <charconv>
 #include <ctime>
 #include <new>
 
+#include "holdfast/base/number_text.h"
 #include "holdfast/env/errno_error.h"
 
 namespace holdfast {
@@ -35,11 +35,10 @@ void add_one_and_wake(std::atomic<uint32_t>& word) {
 
 // Takes a number and what ends it off the front of the text.
 template <typename T>
-bool take_number(std::string_view& text, T& number) {
-  const auto [rest, error] =
-      std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc()) return false;
-  text.remove_prefix(static_cast<size_t>(rest - text.data()));
+bool take_word(std::string_view& text, T& number) {
+  const auto found = take_number<T>(text);
+  if (!found) return false;
+  number = *found;
   if (!text.empty()) text.remove_prefix(1);
   return true;
 }
@@ -78,8 +77,8 @@ Result<std::unique_ptr<SharedRing>> SharedRing::open(std::string_view address) {
   int64_t process = 0;
   int number = -1;
   uint64_t expected = 0;
-  if (!take_number(address, process) || !take_number(address, number) ||
-      !take_number(address, expected)) {
+  if (!take_word(address, process) || !take_word(address, number) ||
+      !take_word(address, expected)) {
     return invalid("shared ring: not an address; expected three numbers");
   }
   const std::string path = fmt::format("/proc/{}/fd/{}", process, number);

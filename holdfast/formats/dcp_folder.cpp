@@ -1,10 +1,10 @@
 // Writes folders of DCP whose tensors are cut into boxes, file by file.
 #include <fmt/ranges.h>
 
-#include <charconv>
 #include <map>
 
 #include "holdfast/base/json_text.h"
+#include "holdfast/base/number_text.h"
 #include "holdfast/formats/dcp_entries_internal.h"
 #include "holdfast/formats/torch_zip_internal.h"
 
@@ -48,15 +48,10 @@ std::string encode_places(const std::vector<dcp::Item>& items) {
   return text;
 }
 
-std::optional<int64_t> take_number(std::string_view& text, char end) {
-  int64_t number = 0;
-  const auto [at, error] =
-      std::from_chars(text.data(), text.data() + text.size(), number);
-  const auto length = static_cast<size_t>(at - text.data());
-  if (error != std::errc() || length >= text.size() || text[length] != end) {
-    return std::nullopt;
-  }
-  text.remove_prefix(length + 1);
+std::optional<int64_t> take_word(std::string_view& text, char end) {
+  const auto number = take_number<int64_t>(text);
+  if (!number || !text.starts_with(end)) return std::nullopt;
+  text.remove_prefix(1);
   return number;
 }
 
@@ -64,8 +59,8 @@ Result<std::vector<dcp::Item>> decode_places(std::string_view text, size_t file,
                                              size_t expected) {
   std::vector<dcp::Item> items;
   while (!text.empty()) {
-    const auto offset = take_number(text, ' ');
-    const auto length = offset ? take_number(text, '\n') : std::nullopt;
+    const auto offset = take_word(text, ' ');
+    const auto length = offset ? take_word(text, '\n') : std::nullopt;
     if (!length) return corrupt("places of items: have a line that is not two numbers");
     items.push_back({DcpFolder::file_name(file), *offset, *length});
   }

@@ -47,7 +47,7 @@ constexpr int64_t kMostSmallFiles = int64_t{120} << 20;
 // The adoption of a step whose shards are on several hosts.
 class Adoption {
  public:
-  Adoption(const Ranks& ranks, const SharedPlace& place, const Survey& survey,
+  Adoption(const JobRanks& ranks, const SharedPlace& place, const Survey& survey,
            const FoundStep& found, const RestoreOptions& options)
       : ranks_(ranks),
         env_(*ranks.env),
@@ -295,7 +295,7 @@ class Adoption {
     return restored;
   }
 
-  const Ranks ranks_;
+  const JobRanks ranks_;
   Env& env_;
   const SharedPlace& place_;
   const Survey& survey_;
@@ -313,7 +313,7 @@ class Adoption {
 
 }  // namespace
 
-Result<RestoredState> adopt(const Ranks& ranks, const SharedPlace& place,
+Result<RestoredState> adopt(const JobRanks& ranks, const SharedPlace& place,
                             const Survey& survey, const FoundStep& found,
                             const StateFor& into, const RestoreOptions& options) {
   if (survey.is_one_place()) {

@@ -22,7 +22,7 @@ namespace holdfast {
 // Called by all ranks together for a complete step of the survey. All ranks fail alike,
 // as restore() does: kCorrupt says that the step is damaged, and that another one may be
 // tried. Emits no events.
-Result<RestoredState> adopt(const Ranks& ranks, const SharedPlace& place,
+Result<RestoredState> adopt(const JobRanks& ranks, const SharedPlace& place,
                             const Survey& survey, const FoundStep& found,
                             const StateFor& into, const RestoreOptions& options = {});
 

@@ -55,7 +55,7 @@ Result<void> check_room(const std::vector<Room>& rooms, int64_t reserve) {
 
 class Leaving {
  public:
-  Leaving(const Ranks& ranks, const SharedPlace& place, const LeaveRequest& request,
+  Leaving(const JobRanks& ranks, const SharedPlace& place, const LeaveRequest& request,
           const LeaveOptions& options)
       : ranks_(ranks),
         env_(*ranks.env),
@@ -114,7 +114,7 @@ class Leaving {
     said.text = pack_files(small);
     HOLDFAST_TRY(hear_files(said));
     const Result<void> published = is_first_of_place() ? publish() : Result<void>();
-    HOLDFAST_TRY(note(say_outcome(ranks_, published, options_.timeout)));
+    HOLDFAST_TRY(agree(ranks_, published, options_.timeout, &heard_all_));
     return result();
   }
 
@@ -173,11 +173,11 @@ class Leaving {
 
   // Hears the files of all ranks, of which the manifest and the small files are made.
   Result<void> hear_files(const Message& said) {
-    const Round round =
-        HOLDFAST_TRY(note(hold_round(ranks_, said, options_.write_timeout)));
+    const std::vector<Message> heard = HOLDFAST_TRY(
+        say_and_hear(ranks_, said, options_.write_timeout, &heard_all_));
     const std::string& own_place = rooms_[static_cast<size_t>(ranks_.rank())].place;
-    for (size_t rank = 0; rank < round.said.size(); ++rank) {
-      const Message& one = round.said[rank];
+    for (size_t rank = 0; rank < heard.size(); ++rank) {
+      const Message& one = heard[rank];
       manifest_.files.insert(manifest_.files.end(), one.files.begin(), one.files.end());
       if (rooms_[rank].place == own_place && !one.files.empty()) {
         shards_here_.push_back(one.files.front().name);
@@ -190,13 +190,6 @@ class Leaving {
     // Reads it once more, so that nothing is left that the next processes would refuse.
     manifest_ = HOLDFAST_TRY(decode_manifest(encode_manifest(manifest_), "manifest"));
     return {};
-  }
-
-  // Notes whether this rank has heard all others, and returns the error of a rank.
-  Result<Round> note(Result<Round> round) {
-    heard_all_ = round.ok();
-    if (round.ok() && round->failed.has_value()) return *round->failed;
-    return round;
   }
 
   bool is_first_of_place() const {
@@ -216,7 +209,7 @@ class Leaving {
     return left;
   }
 
-  const Ranks ranks_;
+  const JobRanks ranks_;
   Env& env_;
   const SharedPlace& place_;
   const LeaveRequest& request_;
@@ -233,7 +226,7 @@ class Leaving {
 
 }  // namespace
 
-Result<LeftStep> leave_in_memory(const Ranks& ranks, const SharedPlace& place,
+Result<LeftStep> leave_in_memory(const JobRanks& ranks, const SharedPlace& place,
                                  const LeaveRequest& request,
                                  const LeaveOptions& options) {
   return Leaving(ranks, place, request, options).run();

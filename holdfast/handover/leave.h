@@ -54,7 +54,7 @@ struct LeftStep {
 // Errors, the same on all ranks unless a rank is lost: kNoSpace if a host has no room,
 // kDenied if a place belongs to somebody else, kConflict if the run has another owner,
 // kTimeout and kUnavailable if a rank is not heard, and those of Env.
-Result<LeftStep> leave_in_memory(const Ranks& ranks, const SharedPlace& place,
+Result<LeftStep> leave_in_memory(const JobRanks& ranks, const SharedPlace& place,
                                  const LeaveRequest& request,
                                  const LeaveOptions& options = {});
 

@@ -27,46 +27,17 @@ Result<std::string_view> take_text(std::string_view& packed) {
   return text;
 }
 
-Result<std::vector<Bytes>> gather(const Ranks& ranks, const Bytes& own,
-                                  Duration at_most) {
-  if (ranks.transport == nullptr) return std::vector<Bytes>{own};
-  return ranks.transport->all_gather(own, ranks.env->now() + at_most);
-}
-
 }  // namespace
 
-Result<Round> hold_round(const Ranks& ranks, const Message& own, Duration at_most) {
-  Round round;
-  for (const Bytes& bytes : HOLDFAST_TRY(gather(ranks, encode_message(own), at_most))) {
-    round.said.push_back(HOLDFAST_TRY(decode_message(bytes)));
+Result<std::vector<Message>> say_and_hear(const JobRanks& ranks, const Message& own,
+                                          Duration at_most, bool* heard) {
+  const Result<Bytes> said =
+      own.error.has_value() ? Result<Bytes>(*own.error) : encode_message(own);
+  std::vector<Message> messages;
+  for (const Bytes& bytes : HOLDFAST_TRY(agree(ranks, said, at_most, heard))) {
+    messages.push_back(HOLDFAST_TRY(decode_message(bytes)));
   }
-  for (size_t rank = 0; rank < round.said.size() && !round.failed; ++rank) {
-    round.failed = round.said[rank].error;
-    if (round.failed && round.said.size() > 1) {
-      round.failed = round.failed->within(fmt::format("rank {}", rank));
-    }
-  }
-  return round;
-}
-
-Result<std::vector<Message>> say_and_hear(const Ranks& ranks, const Message& own,
-                                          Duration at_most) {
-  Round round = HOLDFAST_TRY(hold_round(ranks, own, at_most));
-  if (round.failed.has_value()) return *round.failed;
-  return std::move(round.said);
-}
-
-Result<Round> say_outcome(const Ranks& ranks, const Result<void>& own,
-                          Duration at_most) {
-  Message said{.kind = "fared"};
-  if (!own.ok()) said.error = own.error();
-  return hold_round(ranks, said, at_most);
-}
-
-Result<void> agree(const Ranks& ranks, const Result<void>& own, Duration at_most) {
-  const Round round = HOLDFAST_TRY(say_outcome(ranks, own, at_most));
-  if (round.failed.has_value()) return *round.failed;
-  return {};
+  return messages;
 }
 
 std::string pack_files(const SmallFiles& files) {

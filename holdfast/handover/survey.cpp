@@ -148,7 +148,7 @@ bool Survey::is_one_place() const {
          std::ranges::count(places, places[0]) == std::ssize(places);
 }
 
-Result<Survey> survey_memory(const Ranks& ranks, const SharedPlace& place,
+Result<Survey> survey_memory(const JobRanks& ranks, const SharedPlace& place,
                              Duration at_most) {
   const std::vector<Message> heard =
       HOLDFAST_TRY(say_and_hear(ranks, describe(*ranks.env, place), at_most));
@@ -161,7 +161,7 @@ Result<Survey> survey_memory(const Ranks& ranks, const SharedPlace& place,
   return std::move(found).survey(std::move(places));
 }
 
-Result<std::string> name_lost_box(const Ranks& ranks, const SharedPlace& place,
+Result<std::string> name_lost_box(const JobRanks& ranks, const SharedPlace& place,
                             const FoundStep& step, Duration at_most) {
   const std::string shard = step.lost().value_or("");
   Message said{.kind = "lost"};

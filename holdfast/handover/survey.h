@@ -34,12 +34,12 @@ struct Survey {
 };
 
 // Called by all ranks together.
-Result<Survey> survey_memory(const Ranks& ranks, const SharedPlace& place,
+Result<Survey> survey_memory(const JobRanks& ranks, const SharedPlace& place,
                              Duration at_most);
 
 // A sentence that names a tensor and a box that went with a host. Called by all ranks
 // together for a step that is not complete.
-Result<std::string> name_lost_box(const Ranks& ranks, const SharedPlace& place,
+Result<std::string> name_lost_box(const JobRanks& ranks, const SharedPlace& place,
                             const FoundStep& step, Duration at_most);
 
 // The folder of the step on this rank's host. kNotFound if the host has none.

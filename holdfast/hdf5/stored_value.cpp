@@ -1,8 +1,8 @@
+#include "holdfast/base/number_text.h"
 #include "holdfast/hdf5/stored_value_internal.h"
 
 #include <algorithm>
 #include <bit>
-#include <charconv>
 
 #include "holdfast/base/json_text.h"
 
@@ -19,12 +19,7 @@ std::optional<uint64_t> unsigned_of(const Object& object) {
     return *small < 0 ? std::nullopt : std::optional(static_cast<uint64_t>(*small));
   }
   const auto* large = object.as<Object::BigInteger>();
-  if (large == nullptr) return std::nullopt;
-  uint64_t value = 0;
-  const char* end = large->decimal.data() + large->decimal.size();
-  const auto parsed = std::from_chars(large->decimal.data(), end, value);
-  if (parsed.ec != std::errc() || parsed.ptr != end) return std::nullopt;
-  return value;
+  return large == nullptr ? std::nullopt : number_in<uint64_t>(large->decimal);
 }
 
 // Bytes are read again as bytes only if they are no text, and up to the first zero.

@@ -1,10 +1,10 @@
 #include "holdfast/inspect/export.h"
 
 #include <array>
-#include <charconv>
 
 #include "holdfast/base/checked.h"
 #include "holdfast/base/json.h"
+#include "holdfast/base/number_text.h"
 #include "holdfast/formats/format.h"
 #include "holdfast/inspect/attempt_path.h"
 #include "holdfast/inspect/export_names.h"
@@ -280,12 +280,10 @@ Result<int64_t> parse_byte_count(std::string_view text) {
        {"GB", 1'000'000'000},
        {"B", 1},
        {"", 1}}};
-  int64_t number = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, number);
-  const std::string_view unit(stop, static_cast<size_t>(end - stop));
+  std::string_view unit = text;
+  const int64_t number = take_number<int64_t>(unit).value_or(0);
   for (const auto& [name, bytes] : kUnits) {
-    if (error != std::errc() || unit != name || number < 1) continue;
+    if (unit != name || number < 1) continue;
     if (const auto product = checked_mul(number, bytes)) return *product;
   }
   return invalid("{}; expected a size such as 5GB or 500MB", text);

@@ -3,9 +3,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <set>
 
+#include "holdfast/base/number_text.h"
 #include "holdfast/checkpoint/step_files.h"
 #include "holdfast/env/patient_env.h"
 #include "holdfast/formats/format.h"
@@ -21,14 +21,6 @@ constexpr int kMostLooks = 20;
 // The path without a trailing slash.
 Path without_slash(const Path& path) {
   return path.has_filename() || !path.has_parent_path() ? path : path.parent_path();
-}
-
-std::optional<int64_t> number_in(std::string_view text) {
-  int64_t number = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, number);
-  if (error != std::errc() || stop != end || number < 0) return std::nullopt;
-  return number;
 }
 
 // "expected one of: 100, 200, 300": the steps of the run that are nearest to the number.
@@ -131,7 +123,7 @@ bool is_step(Env& env, const Path& path) {
 }
 
 Result<Step> find_step(const Run& run, std::string_view text) {
-  if (const auto number = number_in(text)) return find_last_saved(run, *number);
+  if (const auto number = count_in(text)) return find_last_saved(run, *number);
   const auto name = parse_step_name(text);
   if (!name) {
     return invalid(

@@ -1,8 +1,8 @@
 #include "holdfast/inspect/training_objects.h"
 
-#include <charconv>
 #include <map>
 
+#include "holdfast/base/number_text.h"
 #include "holdfast/checkpoint/step_files.h"
 #include "holdfast/env/patient_env.h"
 #include "holdfast/shard/step_name.h"
@@ -33,11 +33,8 @@ RankName split_rank(std::string_view name) {
   const size_t at = name.rfind(kMark);
   if (at == name.npos) return {name};
   const std::string_view digits = name.substr(at + kMark.size());
-  int rank = 0;
-  const char* end = digits.data() + digits.size();
-  const auto [stop, error] = std::from_chars(digits.data(), end, rank);
-  const bool whole = error == std::errc() && stop == end && rank >= 0;
-  return whole ? RankName{name.substr(0, at), rank} : RankName{name};
+  const int rank = number_in<int>(digits).value_or(-1);
+  return rank >= 0 ? RankName{name.substr(0, at), rank} : RankName{name};
 }
 
 }  // namespace holdfast

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "holdfast/base/checked.h"
+#include "holdfast/base/number_text.h"
 #include "holdfast/checkpoint/wire_tags.h"
 
 namespace holdfast {
@@ -28,11 +28,8 @@ std::string_view kind_of(const std::optional<Appointment>& appointment) {
 }
 
 // Returns the number at the front of `text`, and removes it and the blank behind it.
-int64_t take_number(std::string_view& text) {
-  int64_t number = -1;
-  const auto [end, error] =
-      std::from_chars(text.data(), text.data() + text.size(), number);
-  text.remove_prefix(static_cast<size_t>(end - text.data()));
+int64_t take_word(std::string_view& text) {
+  const int64_t number = take_number<int64_t>(text).value_or(-1);
   if (!text.empty()) text.remove_prefix(1);
   return number;
 }
@@ -125,8 +122,8 @@ void Agenda::hear_stops() {
 Result<void> Agenda::hear() {
   const Message message = HOLDFAST_TRY(channel_.hear(++serial_, patience_));
   std::string_view text = message.text;
-  const int64_t until = take_number(text);
-  const int64_t step = take_number(text);
+  const int64_t until = take_word(text);
+  const int64_t step = take_word(text);
   if (step < 0) {
     note(until, std::nullopt);
   } else {

@@ -257,21 +257,16 @@ Result<RestoredState> Job::resume(const PiecesFor& pieces_for,
 }
 
 Result<std::vector<Bytes>> Job::gather(ByteView own) {
-  if (core_->transport_ == nullptr) return std::vector<Bytes>{copy_of(own)};
   const SaverOptions& saver = core_->options_.saver;
-  return core_->transport_->all_gather(
-      own, core_->env_.now() + saver.timeout + saver.write_timeout);
+  return holdfast::agree(core_->ranks(), copy_of(own),
+                         saver.timeout + saver.write_timeout);
 }
 
 Result<bool> Job::any(bool own) {
-  if (core_->transport_ == nullptr) return own;
-  const std::byte said{static_cast<unsigned char>(own)};
-  const Instant deadline = core_->env_.now() + core_->options_.saver.timeout;
-  const std::vector<Bytes> all =
-      HOLDFAST_TRY(core_->transport_->all_gather(ByteView(&said, 1), deadline));
-  return std::ranges::any_of(all, [](const Bytes& one) {
-    return !one.empty() && one.front() != std::byte{0};
-  });
+  const Bytes said(own ? 1 : 0);
+  const std::vector<Bytes> all = HOLDFAST_TRY(
+      holdfast::agree(core_->ranks(), said, core_->options_.saver.timeout));
+  return !std::ranges::all_of(all, &Bytes::empty);
 }
 
 bool Job::all_agree(bool own, Duration at_most) {

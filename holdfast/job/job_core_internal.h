@@ -51,7 +51,7 @@ struct Job::Core {
   void tell_late(const std::vector<int>& missing);
 
   // What a handover needs (handover.cpp).
-  Ranks ranks() const { return {.env = &env_, .transport = transport_}; }
+  JobRanks ranks() const { return {.env = &env_, .transport = transport_}; }
   Result<std::optional<RestoredState>> adopt_left(const StateFor& into,
                                                   const RestoreOptions& options,
                                                   std::vector<SkippedStep>& skipped,

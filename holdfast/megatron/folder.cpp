@@ -1,10 +1,10 @@
 // Finds the folders of the ranks of a checkpoint of Megatron.
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <set>
 
 #include "holdfast/base/json_text.h"
+#include "holdfast/base/number_text.h"
 #include "holdfast/megatron/megatron.h"
 
 namespace holdfast {
@@ -22,14 +22,8 @@ struct RankName {
 };
 
 std::optional<int64_t> number_of(std::string_view text, size_t digits) {
-  int64_t number = 0;
-  const auto [end, error] =
-      std::from_chars(text.data(), text.data() + text.size(), number);
-  const bool all = error == std::errc() && end == text.data() + text.size();
-  if (!all || text.size() < digits || number < 0 || number >= kMostRanks) {
-    return std::nullopt;
-  }
-  return number;
+  const auto number = count_in(text);
+  return number && text.size() >= digits && *number < kMostRanks ? number : std::nullopt;
 }
 
 // Reads mp_rank_XX and mp_rank_XX_YYY, and with experts mp_rank_XX_YYY_ZZZ. Without stages
@@ -59,14 +53,10 @@ Result<Path> newest_iteration(Env& env, const Path& folder) {
     text.pop_back();
   }
   if (text == "release") return folder / text;
-  int64_t number = 0;
-  const auto [end, error] =
-      std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size() || number < 0) {
-    return corrupt("{}: has the text {}; expected the number of an iteration",
-                   (folder / kTracker).native(), shown(text));
-  }
-  return folder / fmt::format("iter_{:07}", number);
+  const auto number = count_in(text);
+  if (number) return folder / fmt::format("iter_{:07}", *number);
+  return corrupt("{}: has the text {}; expected the number of an iteration",
+                 (folder / kTracker).native(), shown(text));
 }
 
 // The ranks whose folders are there. Empty if the folder is none of Megatron.

@@ -2,9 +2,9 @@
 
 #include <fmt/ranges.h>
 
-#include <charconv>
 
 #include "holdfast/base/json_text.h"
+#include "holdfast/base/number_text.h"
 
 namespace holdfast::megatron {
 namespace {
@@ -51,10 +51,10 @@ std::optional<NumberInKey> find_number(const std::vector<std::string>& path) {
     const size_t at = text.find(kLayers);
     if (at == text.npos || (at > 0 && text[at - 1] != '.')) continue;
     NumberInKey found{.key = k, .begin = at + kLayers.size()};
-    const auto [end, error] = std::from_chars(
-        text.data() + found.begin, text.data() + text.size(), found.number);
-    found.end = static_cast<size_t>(end - text.data());
-    if (error != std::errc() || found.number < 0 || found.number >= kMostLayers) continue;
+    std::string_view rest = std::string_view(text).substr(found.begin);
+    found.number = take_number<int64_t>(rest).value_or(-1);
+    found.end = text.size() - rest.size();
+    if (found.number < 0 || found.number >= kMostLayers) continue;
     if (found.end < text.size() && text[found.end] != '.') continue;
     return found;
   }

@@ -4,31 +4,21 @@
 
 #include <algorithm>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "holdfast/base/checked.h"
-#include "holdfast/base/json.h"
 #include "holdfast/state/collection_json.h"
 
 namespace holdfast {
 namespace {
 
-// Begins the message of a rank that failed. A description is JSON and never begins with
-// it.
-constexpr std::string_view kFailed = "failed: ";
-
 std::string name_of_rank(int rank) { return fmt::format("rank {}", rank); }
 
 Result<SharedCollection> parse_description(int rank, std::string_view text) {
   const std::string where = name_of_rank(rank);
-  if (text.starts_with(kFailed)) {
-    return invalid("{}: {}", where, text.substr(kFailed.size()));
-  }
   Topology topology;
-  const Json json = HOLDFAST_TRY(parse_json(text, where));
   return std::make_shared<const Collection>(
-      HOLDFAST_TRY(collection_from_json(json, where, topology)));
+      HOLDFAST_TRY(parse_collection(text, where, topology)));
 }
 
 }  // namespace
@@ -70,13 +60,8 @@ Result<SharedCollection> collection_of_pieces(std::span<const LocalPiece> pieces
 }
 
 Bytes description_of(const Collection& collection) {
-  const std::string text = to_json(collection, Topology::uniform(1)).dump();
+  const std::string text = to_json_text(collection, Topology::uniform(1));
   return copy_of(bytes_of(text));
-}
-
-Bytes failed_description(const Error& why) {
-  const std::string said = std::string(kFailed) + why.message();
-  return copy_of(bytes_of(said));
 }
 
 Bytes introduce(const RankIdentity& who, ByteView description) {
@@ -87,7 +72,6 @@ Bytes introduce(const RankIdentity& who, ByteView description) {
 }
 
 Result<Introduced> parse_introduced(int rank, std::string_view text) {
-  if (text.starts_with(kFailed)) return Introduced{.description = text};
   const size_t name = text.find('\n');
   const size_t host = name == text.npos ? text.npos : text.find('\n', name + 1);
   if (host == text.npos) {

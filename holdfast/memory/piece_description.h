@@ -46,10 +46,8 @@ Result<SharedCollection> collection_of_pieces(std::span<const LocalPiece> pieces
 
 // The text for other ranks.
 Bytes description_of(const Collection& collection);
-// What a rank sends instead of its description if it has failed.
-Bytes failed_description(const Error& why);
 
-// A description with who sends it before it. A failed rank only says that it has failed.
+// A description with who sends it before it.
 Bytes introduce(const RankIdentity& who, ByteView description);
 struct Introduced {
   RankIdentity who{};
@@ -59,7 +57,7 @@ Result<Introduced> parse_introduced(int rank, std::string_view text);
 
 // Reads the descriptions of all ranks, by rank. Ranks that hold replicas send equal
 // texts, and each different text is read once; `own`, the text of this rank, is not
-// read at all. Fails with kInvalid, naming the rank, if a rank has failed.
+// read at all.
 Result<std::vector<SharedCollection>> parse_descriptions(
     std::span<const std::string_view> texts, std::string_view own,
     const SharedCollection& own_pieces);

@@ -1,35 +1,40 @@
 #include "holdfast/models/model_json.h"
 
+#include "holdfast/base/json.h"
 #include "holdfast/models/hf_fields.h"
 #include "holdfast/models/named_model.h"
-#include "holdfast/state/collection_json.h"
+#include "holdfast/state/tensor_fields.h"
 
 namespace holdfast {
+
+void fields(Is<NamedTensor> auto& self, auto&& field) {
+  fields(self.tensor, field);
+  field.optional("transposed", self.transposed);
+  field.check([role = self.tensor.role]() -> Result<void> {
+    if (role == Role::kParameter || role == Role::kBuffer || role == Role::kCounter) {
+      return {};
+    }
+    return invalid("role: {}; expected parameter, buffer or counter", name_of(role));
+  });
+}
+
 namespace {
 
-constexpr int64_t kModelVersion = 1;
+struct ModelDocument {
+  std::string name{};
+  HeadCounts heads{};
+  std::vector<NamedTensor> tensors{};
 
-Result<NamedTensor> read_named_tensor(const Json& json, std::string where) {
-  Fields fields = HOLDFAST_TRY(Fields::of(json, std::move(where)));
-  NamedTensor each{.tensor = HOLDFAST_TRY(tensor_from_fields(fields))};
-  each.transposed = HOLDFAST_TRY(flag_or(fields, "transposed", false));
-  HOLDFAST_TRY(fields.done());
-  const Role role = each.tensor.role;
-  if (role != Role::kParameter && role != Role::kBuffer && role != Role::kCounter) {
-    return invalid("{}.role: {}; expected parameter, buffer or counter", fields.where(),
-                   name_of(role));
+  static void fields(auto& self, auto&& field) {
+    field.kind("model");
+    field.version(1);
+    field("name", self.name);
+    field.optional("heads", self.heads.heads, 1, kMaxHeads);
+    self.heads.kv_heads = self.heads.heads;
+    field.optional("kv_heads", self.heads.kv_heads, 1, kMaxHeads);
+    field("tensors", self.tensors);
   }
-  return each;
-}
-
-Result<HeadCounts> read_head_counts(Fields& fields) {
-  HeadCounts heads{.heads = HOLDFAST_TRY(size_or(fields, "heads", 0, kMaxHeads))};
-  heads.kv_heads = HOLDFAST_TRY(size_or(fields, "kv_heads", heads.heads, kMaxHeads));
-  if (heads.heads == 0) return HeadCounts{};
-  HOLDFAST_TRY(
-      check_multiple(fields, "heads", heads.heads, "kv_heads", heads.kv_heads));
-  return heads;
-}
+};
 
 }  // namespace
 
@@ -38,25 +43,15 @@ bool is_model_json(const Json& json) {
 }
 
 Result<Model> model_from_json(const Json& json, std::string_view where) {
-  Fields fields = HOLDFAST_TRY(Fields::of(json, std::string(where)));
-  const std::string kind = HOLDFAST_TRY(fields.text("holdfast"));
-  if (kind != "model") {
-    return invalid("{}: holds a \"{}\"; expected a \"model\"", where, kind);
+  ModelDocument document;
+  HOLDFAST_TRY(read_json(JsonPlace(json, where), document));
+  HeadCounts& heads = document.heads;
+  if (heads.heads == 0) heads = {};
+  if (heads.heads % std::max<int64_t>(heads.kv_heads, 1) != 0) {
+    return invalid("{}: heads is {}; expected a multiple of kv_heads = {}", where,
+                   heads.heads, heads.kv_heads);
   }
-  const int64_t version = HOLDFAST_TRY(fields.integer("version"));
-  if (version != kModelVersion) {
-    return unsupported("{}: version {}; expected {}", where, version, kModelVersion);
-  }
-  std::string name = HOLDFAST_TRY(fields.text("name"));
-  const HeadCounts heads = HOLDFAST_TRY(read_head_counts(fields));
-  const Json* list = HOLDFAST_TRY(fields.array("tensors"));
-  HOLDFAST_TRY(fields.done());
-  std::vector<NamedTensor> tensors;
-  for (size_t i = 0; i < list->size(); ++i) {
-    tensors.push_back(HOLDFAST_TRY(
-        read_named_tensor((*list)[i], fmt::format("{}: tensors[{}]", where, i))));
-  }
-  return model_of_tensors(std::move(name), std::move(tensors), heads);
+  return model_of_tensors(std::move(document.name), std::move(document.tensors), heads);
 }
 
 }  // namespace holdfast

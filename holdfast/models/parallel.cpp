@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <set>
 
 #include "holdfast/base/checked.h"
+#include "holdfast/base/number_text.h"
 
 namespace holdfast {
 namespace {
@@ -38,15 +38,10 @@ std::string_view quoted(std::string_view text) { return text.substr(0, 40); }
 
 Result<int64_t> parse_number(std::string_view key, std::string_view text, int64_t least,
                              int64_t most) {
-  int64_t number = 0;
-  const auto [end, problem] =
-      std::from_chars(text.data(), text.data() + text.size(), number);
-  if (problem != std::errc{} || end != text.data() + text.size() || number < least ||
-      number > most) {
-    return invalid("parallel: {}={}; expected an integer from {} to {}", key,
-                   quoted(text), least, most);
-  }
-  return number;
+  const auto number = number_in<int64_t>(text);
+  if (number && *number >= least && *number <= most) return *number;
+  return invalid("parallel: {}={}; expected an integer from {} to {}", key, quoted(text),
+                 least, most);
 }
 
 template <typename Enum, size_t n>

@@ -1,10 +1,10 @@
 #include "holdfast/models/resize.h"
 
 #include <algorithm>
-#include <charconv>
 
 #include "holdfast/base/checked.h"
 #include "holdfast/base/json.h"
+#include "holdfast/base/number_text.h"
 #include "holdfast/models/families.h"
 #include "holdfast/models/hf_config.h"
 #include "holdfast/models/model_json.h"
@@ -39,14 +39,6 @@ Result<Model> read_model(Env& env, const ResizeWords& words) {
   return model_from_json(json, words.model);
 }
 
-std::optional<uint32_t> parse_number(std::string_view text) {
-  uint32_t number = 0;
-  const auto [end, error] =
-      std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return number;
-}
-
 HostGrid grid_for(const ResizeRequest& request) {
   if (request.hosts) return *request.hosts;
   const auto most =
@@ -60,8 +52,8 @@ HostGrid grid_for(const ResizeRequest& request) {
 Result<HostGrid> parse_hosts(std::string_view text) {
   const size_t cross = text.find('x');
   if (cross != std::string_view::npos) {
-    const auto hosts = parse_number(text.substr(0, cross));
-    const auto devices = parse_number(text.substr(cross + 1));
+    const auto hosts = number_in<uint32_t>(text.substr(0, cross));
+    const auto devices = number_in<uint32_t>(text.substr(cross + 1));
     if (hosts && devices && *hosts > 0 && *devices > 0 &&
         uint64_t{*hosts} * *devices <= uint64_t{kMaxPositions}) {
       return HostGrid{*hosts, *devices};
@@ -92,8 +84,8 @@ Result<ResizeRequest> read_resize(Env& env, const ResizeWords& words) {
 Result<LayoutPlan> plan_layout_files(Env& env, const Path& from, const Path& to) {
   LayoutPlan made;
   const auto read = [&](const Path& path) -> Result<Collection> {
-    const Json json = HOLDFAST_TRY(read_json(env, path, kLayoutLimit));
-    return collection_from_json(json, path.native(), made.topology);
+    const std::string text = HOLDFAST_TRY(env.read_text(path, kLayoutLimit));
+    return parse_collection(text, path.native(), made.topology);
   };
   const Collection source = HOLDFAST_TRY(read(from));
   const Collection target = HOLDFAST_TRY(read(to));

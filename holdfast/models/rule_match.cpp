@@ -1,8 +1,8 @@
 #include "holdfast/models/rule_match.h"
 
 #include <algorithm>
-#include <charconv>
 
+#include "holdfast/base/number_text.h"
 #include "holdfast/models/tensor_tables.h"
 
 namespace holdfast {
@@ -18,20 +18,16 @@ constexpr int64_t kMostNumber = int64_t{1} << 20;
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 // Reads the number at the beginning of the text and removes it.
-std::optional<int64_t> take_number(std::string_view& text) {
-  int64_t number = 0;
-  const auto [end, error] =
-      std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || number < 0 || number > kMostNumber) return std::nullopt;
-  text.remove_prefix(static_cast<size_t>(end - text.data()));
-  return number;
+std::optional<int64_t> take_place(std::string_view& text) {
+  const auto number = take_number<int64_t>(text);
+  return number && *number >= 0 && *number <= kMostNumber ? number : std::nullopt;
 }
 
 std::optional<Numbers> match(std::string_view pattern, std::string_view name) {
   Numbers numbers;
   for (; !pattern.empty(); pattern.remove_prefix(1)) {
     if (pattern.front() == '#' || pattern.front() == '%') {
-      const auto number = take_number(name);
+      const auto number = take_place(name);
       if (!number) return std::nullopt;
       (pattern.front() == '#' ? numbers.layer : numbers.expert) = *number;
       continue;

@@ -1,12 +1,12 @@
 // Reads rules: their words, and JSON files of them.
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <map>
 #include <optional>
 #include <tuple>
 
 #include "holdfast/base/json.h"
+#include "holdfast/base/number_text.h"
 #include "holdfast/models/rules.h"
 
 namespace holdfast {
@@ -32,12 +32,8 @@ enum class About : uint8_t {
 };
 
 std::optional<int64_t> number_of(std::string_view text) {
-  int64_t number = 0;
-  const char* const last = text.data() + text.size();
-  const auto [end, error] = std::from_chars(text.data(), last, number);
-  if (error != std::errc() || end != last) return std::nullopt;
-  return number >= 1 && number <= kMostComponents ? std::optional(number)
-                                                  : std::nullopt;
+  const auto number = number_in<int64_t>(text);
+  return number && *number >= 1 && *number <= kMostComponents ? number : std::nullopt;
 }
 
 // Reads "rows", "columns/3" and the like.

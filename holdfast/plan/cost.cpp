@@ -1,10 +1,10 @@
 #include "holdfast/plan/cost.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
 #include "holdfast/base/json.h"
+#include "holdfast/base/number_text.h"
 
 namespace holdfast {
 namespace {
@@ -92,13 +92,8 @@ double seconds_for(int64_t amount, int64_t a_second) {
 }
 
 Result<double> parse_value(std::string_view key, std::string_view text, double most) {
-  double value = 0;
-  const auto [end, error] =
-      std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error == std::errc() && end == text.data() + text.size() && value > 0 &&
-      value <= most) {
-    return value;
-  }
+  const std::optional<double> value = number_in<double>(text);
+  if (value && *value > 0 && *value <= most) return *value;
   return invalid("speeds: {}={} cannot be read; expected a number above 0, at most {}",
                  key, text.substr(0, 40), most);
 }

@@ -1,8 +1,8 @@
 #include "holdfast/remote/s3_store.h"
 
 #include <algorithm>
-#include <charconv>
 
+#include "holdfast/base/number_text.h"
 #include "holdfast/remote/s3_client_internal.h"
 #include "holdfast/remote/s3_upload_internal.h"
 #include "holdfast/remote/s3_xml_internal.h"
@@ -92,16 +92,14 @@ class Pages {
 
 Result<ObjectInfo> object_of(const XmlElement& entry, const std::string& where) {
   const std::string text = entry.text_of("Size");
-  int64_t size = -1;
-  const auto [end, error] =
-      std::from_chars(text.data(), text.data() + text.size(), size);
-  if (error != std::errc() || end != text.data() + text.size() || size < 0) {
+  const auto size = count_in(text);
+  if (!size) {
     return unavailable("{}: size \"{}\" in a listing; expected a number", where,
                        text.substr(0, 64));
   }
   const WallTime modified =
       HOLDFAST_TRY(parse_xml_time(entry.text_of("LastModified"), where));
-  return ObjectInfo{.key = entry.text_of("Key"), .size = size, .modified = modified};
+  return ObjectInfo{.key = entry.text_of("Key"), .size = *size, .modified = modified};
 }
 
 class S3Store : public ObjectStore {

@@ -1,8 +1,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 
+#include "holdfast/base/number_text.h"
 #include "holdfast/remote/s3_upload_internal.h"
 #include "holdfast/remote/s3_xml_internal.h"
 
@@ -28,16 +28,9 @@ Result<void> check_complete(const S3Client& client, const std::string& key,
 Result<int64_t> object_size(S3Client& client, const std::string& key) {
   const HttpAnswer answer = HOLDFAST_TRY(client.send({.method = "HEAD", .key = key}));
   const auto found = answer.headers.find("content-length");
-  int64_t size = -1;
-  if (found != answer.headers.end()) {
-    const std::string& text = found->second;
-    const auto [end, error] =
-        std::from_chars(text.data(), text.data() + text.size(), size);
-    if (error != std::errc() || end != text.data() + text.size()) size = -1;
-  }
-  if (size < 0)
-    return unavailable("{}: answer without a size; expected one", client.where(key));
-  return size;
+  const auto size = count_in(found == answer.headers.end() ? "" : found->second);
+  if (size) return *size;
+  return unavailable("{}: answer without a size; expected one", client.where(key));
 }
 
 Result<void> abort_multipart(S3Client& client, const PendingUpload& upload,

@@ -5,9 +5,9 @@
 // finished. When all files are finished, what depends on all of them is written, and the
 // folder is opened for its seals. At the end "files" is renamed to the target.
 #include <algorithm>
-#include <charconv>
 
 #include "holdfast/base/json_text.h"
+#include "holdfast/base/number_text.h"
 #include "holdfast/reshard/target_writer.h"
 #include "holdfast/env/source_sink.h"
 #include "holdfast/formats/dcp.h"
@@ -130,14 +130,12 @@ class FolderWriter : public TargetWriter {
 
     std::string encoded() const { return fmt::format("{}\n{}", bytes, text); }
     static Result<Note> decode(const std::string& encoded) {
-      Note note;
-      const char* end = encoded.data() + encoded.size();
-      const auto [rest, error] = std::from_chars(encoded.data(), end, note.bytes);
-      if (error != std::errc() || rest == end || *rest != '\n') {
+      std::string_view rest = encoded;
+      const auto bytes = take_number<int64_t>(rest);
+      if (!bytes || !rest.starts_with('\n')) {
         return corrupt("a note without the bytes of its file");
       }
-      note.text.assign(rest + 1, end);
-      return note;
+      return Note{.bytes = *bytes, .text = std::string(rest.substr(1))};
     }
   };
 

@@ -9,11 +9,11 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <charconv>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "holdfast/base/json.h"
+#include "holdfast/base/number_text.h"
 #include "holdfast/roles/roles_internal.h"
 #include "holdfast/state/tensor_names.h"
 
@@ -39,14 +39,6 @@ constexpr std::array<std::string_view, 31> kTrainedLayers{
 constexpr std::array<std::string_view, 3> kLists{
     "layers", "_layer_checkpoint_dependencies", "_operations"};
 
-std::optional<size_t> number_of(std::string_view text) {
-  size_t number = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, number);
-  if (error != std::errc() || stop != end) return std::nullopt;
-  return number;
-}
-
 std::string_view last_part(std::string_view path) {
   const size_t slash = path.rfind('/');
   return slash == path.npos ? path : path.substr(slash + 1);
@@ -60,7 +52,7 @@ std::string_view parent_of(std::string_view path) {
 // "batchnormalization" for "BatchNormalization" and "batch_normalization_2".
 std::string class_word(std::string_view name) {
   const size_t end = name.rfind('_');
-  if (end != name.npos && number_of(name.substr(end + 1))) name = name.substr(0, end);
+  if (end != name.npos && number_in<size_t>(name.substr(end + 1))) name = name.substr(0, end);
   std::string word;
   for (const char c : name) {
     if (c != '_') word += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
@@ -112,7 +104,7 @@ class VariableGroups {
     for (TensorId t = 0; t < collection_.tensors().size(); ++t) {
       const std::string& name = collection_.tensor(t).name;
       const std::string_view group = parent_of(name);
-      const auto number = number_of(last_part(name));
+      const auto number = number_in<size_t>(last_part(name));
       if (!number || last_part(group) != "vars") continue;
       groups_[std::string(parent_of(group))].push_back({*number, t});
     }

@@ -12,11 +12,11 @@
 // 4. A variable beside trained ones in the same layer, which is not trained itself, is a
 //    buffer: a moving average of BatchNorm.
 #include <algorithm>
-#include <charconv>
 #include <deque>
 #include <unordered_map>
 #include <unordered_set>
 
+#include "holdfast/base/number_text.h"
 #include "holdfast/roles/roles_internal.h"
 #include "holdfast/state/tensor_names.h"
 #include "holdfast/tensorflow/object_graph.h"
@@ -43,11 +43,9 @@ bool is_optimizer(const TrackedObject& object) {
 std::vector<size_t> items_of(const TrackedObject& object) {
   std::vector<size_t> items(object.children.size(), kNowhere);
   for (const TrackedObject::Child& child : object.children) {
-    size_t place = 0;
-    const char* end = child.name.data() + child.name.size();
-    const auto [stop, error] = std::from_chars(child.name.data(), end, place);
-    if (error != std::errc() || stop != end || place >= items.size()) return {};
-    items[place] = child.node;
+    const auto place = number_in<size_t>(child.name);
+    if (!place || *place >= items.size()) return {};
+    items[*place] = child.node;
   }
   if (std::ranges::count(items, kNowhere) > 0) return {};
   return items;

@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <optional>
+
+#include "holdfast/base/number_text.h"
 
 namespace holdfast {
 namespace {
@@ -53,12 +54,9 @@ struct Amount {
 // sign nor "inf" is accepted.
 std::optional<Amount> split(std::string_view text) {
   if (text.empty() || text.front() < '0' || text.front() > '9') return std::nullopt;
-  double number = 0;
-  const auto [end, error] =
-      std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc()) return std::nullopt;
-  text.remove_prefix(static_cast<size_t>(end - text.data()));
-  return Amount{number, trimmed(text)};
+  const auto number = take_number<double>(text);
+  if (!number) return std::nullopt;
+  return Amount{*number, trimmed(text)};
 }
 
 std::optional<double> unit_seconds(std::string_view name) {

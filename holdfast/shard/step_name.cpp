@@ -1,8 +1,9 @@
 #include "holdfast/shard/step_name.h"
 
 #include <algorithm>
-#include <charconv>
 #include <limits>
+
+#include "holdfast/base/number_text.h"
 
 namespace holdfast {
 namespace {
@@ -15,14 +16,6 @@ constexpr std::string_view kTrashSuffix = ".trash";
 constexpr std::string_view kRankPrefix = "rank-";
 constexpr std::string_view kIndexSuffix = ".index.json";
 constexpr std::string_view kObjectsName = "objects.json";
-
-std::optional<int64_t> parse_decimal(std::string_view digits) {
-  int64_t number = 0;
-  const char* end = digits.data() + digits.size();
-  const auto [stop, error] = std::from_chars(digits.data(), end, number);
-  if (error != std::errc() || stop != end || number < 0) return std::nullopt;
-  return number;
-}
 
 std::string step_text(int64_t step) {
   return fmt::format("{}{:08}", kStepPrefix, step);
@@ -50,12 +43,8 @@ std::optional<std::string_view> without_suffix(std::string_view name,
 std::string hex64(uint64_t number) { return fmt::format("{:016x}", number); }
 
 std::optional<uint64_t> parse_hex64(std::string_view digits) {
-  uint64_t number = 0;
-  const char* end = digits.data() + digits.size();
-  const auto [stop, error] = std::from_chars(digits.data(), end, number, 16);
-  const bool read = error == std::errc() && stop == end;
-  if (!read || hex64(number) != digits) return std::nullopt;
-  return number;
+  const auto number = number_in<uint64_t>(digits, 16);
+  return number && hex64(*number) == digits ? number : std::nullopt;
 }
 
 std::string StepName::text() const {
@@ -67,12 +56,12 @@ std::optional<StepName> parse_step_name(std::string_view name) {
   if (!name.starts_with(kStepPrefix)) return std::nullopt;
   const size_t dot = std::min(name.find('.'), name.size());
   const auto step =
-      parse_decimal(name.substr(kStepPrefix.size(), dot - kStepPrefix.size()));
+      count_in(name.substr(kStepPrefix.size(), dot - kStepPrefix.size()));
   if (!step) return std::nullopt;
   StepName parsed{.step = *step};
   if (dot < name.size()) {
     if (!name.substr(dot).starts_with(".g")) return std::nullopt;
-    const auto generation = parse_decimal(name.substr(dot + 2));
+    const auto generation = count_in(name.substr(dot + 2));
     if (!generation || *generation < 2) return std::nullopt;
     parsed.generation = *generation;
   }
@@ -141,7 +130,7 @@ std::optional<int> rank_of_objects(std::string_view name) {
   const size_t dot = std::min(name.find('.'), name.size());
   if (!name.starts_with(kRankPrefix)) return std::nullopt;
   const auto rank =
-      parse_decimal(name.substr(kRankPrefix.size(), dot - kRankPrefix.size()));
+      count_in(name.substr(kRankPrefix.size(), dot - kRankPrefix.size()));
   if (!rank || *rank > std::numeric_limits<int>::max()) return std::nullopt;
   // Each file has exactly one name.
   if (objects_name(static_cast<int>(*rank)) != name) return std::nullopt;

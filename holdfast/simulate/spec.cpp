@@ -1,8 +1,8 @@
 #include "holdfast/simulate/spec.h"
 
-#include <charconv>
 #include <cmath>
 
+#include "holdfast/base/number_text.h"
 #include "holdfast/schedule/cadence.h"
 
 namespace holdfast {
@@ -94,14 +94,9 @@ Result<std::vector<double>> parse_times(std::string_view text, std::string_view 
 }  // namespace
 
 Result<double> parse_number(std::string_view text, std::string_view where) {
-  double value = 0;
-  const auto [end, error] =
-      std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() ||
-      !std::isfinite(value)) {
-    return invalid("{}: \"{}\"; expected a number", where, text);
-  }
-  return value;
+  const std::optional<double> value = number_in<double>(text);
+  if (value && std::isfinite(*value)) return *value;
+  return invalid("{}: \"{}\"; expected a number", where, text);
 }
 
 Result<Curve> parse_curve(std::string_view text) {

@@ -12,26 +12,23 @@
 // gaps). Unknown keys, unknown names and another version are refused.
 #pragma once
 
+#include <string>
 #include <string_view>
 
-#include "holdfast/base/json_value.h"
 #include "holdfast/state/collection.h"
 
 namespace holdfast {
 
-class Fields;
-
 inline constexpr int64_t kCollectionVersion = 1;
 
-OrderedJson to_json(const Collection& collection, const Topology& topology);
+// In one line, or with so many spaces for each level.
+std::string to_json_text(const Collection& collection, const Topology& topology,
+                         int indent = -1);
 
 // Reads a collection and adds its hosts to `topology`, so that several files can be
 // read into one topology. A host whose name is already there is the same host, and must
 // have the same description.
-Result<Collection> collection_from_json(const Json& json, std::string_view where,
-                                        Topology& topology);
-
-// Reads the keys of one entry of "tensors". The caller checks that there are no others.
-Result<Tensor> tensor_from_fields(Fields& fields);
+Result<Collection> parse_collection(std::string_view json, std::string_view where,
+                                    Topology& topology);
 
 }  // namespace holdfast

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 
+#include "holdfast/base/number_text.h"
 #include "holdfast/shard/step_name.h"
 
 namespace holdfast {
@@ -17,25 +17,16 @@ constexpr std::string_view kManifestSuffix = ".json";
 constexpr size_t kDecimals = 19;
 constexpr size_t kHexDigits = 16;
 
-template <typename T>
-std::optional<T> number_of(std::string_view text, int base) {
-  T value{};
-  const auto [end, error] =
-      std::from_chars(text.data(), text.data() + text.size(), value, base);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
 std::optional<ObjectStoreStep> step_of_name(std::string_view name) {
   const size_t head = kManifestPrefix.size();
   if (name.size() != head + 2 * (kDecimals + 1) + kHexDigits + kManifestSuffix.size()) {
     return std::nullopt;
   }
-  const auto epoch = number_of<int64_t>(name.substr(head, kDecimals), 10);
+  const auto epoch = number_in<int64_t>(name.substr(head, kDecimals), 10);
   const auto sequence =
-      number_of<int64_t>(name.substr(head + kDecimals + 1, kDecimals), 10);
+      number_in<int64_t>(name.substr(head + kDecimals + 1, kDecimals), 10);
   const auto attempt =
-      number_of<uint64_t>(name.substr(head + 2 * (kDecimals + 1), kHexDigits), 16);
+      number_in<uint64_t>(name.substr(head + 2 * (kDecimals + 1), kHexDigits), 16);
   if (!epoch || !sequence || !attempt) return std::nullopt;
   const ObjectStoreStep step{*epoch, *sequence, *attempt};
   // Formats the step again and compares, so that no second spelling names the same
@@ -49,7 +40,7 @@ std::optional<uint64_t> attempt_of(std::string_view below_data) {
   if (below_data.size() <= kHexDigits || below_data[kHexDigits] != '/') {
     return std::nullopt;
   }
-  return number_of<uint64_t>(below_data.substr(0, kHexDigits), 16);
+  return number_in<uint64_t>(below_data.substr(0, kHexDigits), 16);
 }
 
 // What an attempt has left in the store: finished objects and uploads under way.

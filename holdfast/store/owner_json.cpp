@@ -1,7 +1,5 @@
 // Encodes and decodes the two small JSON files of a run: the owner's claim and
 // holdfast.json.
-#include "holdfast/base/json.h"
-#include "holdfast/base/json_append.h"
 #include "holdfast/shard/step_name.h"
 #include "holdfast/store/json_digest_internal.h"
 #include "holdfast/store/owner.h"
@@ -14,149 +12,83 @@ constexpr int64_t kOwnerVersion = 2;
 // The first version of both documents that ends with a digest.
 constexpr int64_t kFirstWithDigest = 2;
 
-int64_t nanoseconds(WallTime time) { return time.time_since_epoch().count(); }
-
-Result<WallTime> read_time(Fields& fields, const std::string& key) {
-  return WallTime(
-      Duration(HOLDFAST_TRY(fields.integer(key, std::numeric_limits<int64_t>::min()))));
-}
-
-Result<Identity> read_identity(Fields& fields) {
-  Identity identity;
-  identity.host = HOLDFAST_TRY(fields.text("host"));
-  identity.boot = HOLDFAST_TRY(fields.text("boot"));
-  identity.pid = HOLDFAST_TRY(fields.integer("pid"));
-  identity.started = HOLDFAST_TRY(fields.integer("started"));
-  identity.pid_space = HOLDFAST_TRY(fields.integer("pid_space"));
-  identity.job = HOLDFAST_TRY(fields.text("job"));
-  identity.restart = HOLDFAST_TRY(fields.integer("restart"));
-  return identity;
-}
-
-Result<Fence> read_fence(const Json& list, const std::string& where) {
-  Fence fence;
-  for (const Json& entry : list) {
-    if (!entry.is_array() || entry.size() != 2) {
-      return corrupt(
-          "{}.fence: an entry is not a pair; expected pairs of epoch and sequence",
-          where);
-    }
-    fence.emplace(HOLDFAST_TRY(json_integer(entry[0], where + ".fence")),
-                  HOLDFAST_TRY(json_integer(entry[1], where + ".fence")));
-  }
-  return fence;
-}
-
 // `checked` says that the document ends with its digest and that the digest is right.
-Result<void> read_kind(Fields& fields, std::string_view kind, int64_t version,
-                       bool checked) {
-  const std::string seen = HOLDFAST_TRY(fields.text("holdfast"));
-  if (seen != kind) {
-    return corrupt("{}: is a \"{}\"; expected a \"{}\"", fields.where(), seen, kind);
-  }
-  const int64_t number = HOLDFAST_TRY(fields.integer("version", 1));
-  if (number > version) {
-    return unsupported(
-        "{}: version {}; expected at most {}, because this Holdfast is older",
-        fields.where(), number, version);
-  }
-  if (number < kFirstWithDigest || checked) return {};
+template <typename T>
+struct Versioned {
+  T value{};
+  int64_t version = kFirstWithDigest;
+  bool checked = true;
+};
+
+template <typename T>
+Bytes encode(const T& value) {
+  return encode_with_digest(Versioned<T>{value});
+}
+
+template <typename T>
+Result<Versioned<T>> decode(ByteView json, const std::string& where) {
+  const bool checked = ends_with_digest(text_of(json));
+  Versioned<T> read =
+      checked ? HOLDFAST_TRY(decode_with_digest<Versioned<T>>(json, where))
+              : HOLDFAST_TRY(from_json<Versioned<T>>(text_of(json), where,
+                                                     ErrorCode::kCorrupt));
+  read.checked = checked;
+  if (checked || read.version < kFirstWithDigest) return read;
   return corrupt("{}: does not end with its digest; expected one from version 2 on",
-                 fields.where());
-}
-
-Result<OwnerRecord> read_record(Fields& fields, bool checked) {
-  HOLDFAST_TRY(read_kind(fields, "owner", kOwnerVersion, checked));
-  OwnerRecord record;
-  record.who = HOLDFAST_TRY(read_identity(fields));
-  record.epoch = HOLDFAST_TRY(fields.integer("epoch", 1, kMostCommits));
-  record.since = HOLDFAST_TRY(read_time(fields, "since_ns"));
-  // Version 1 does not have this field.
-  record.renewed = fields.has("renewed_ns")
-                       ? HOLDFAST_TRY(read_time(fields, "renewed_ns"))
-                       : record.since;
-  record.lease_until = HOLDFAST_TRY(read_time(fields, "lease_until_ns"));
-  record.released = HOLDFAST_TRY(fields.boolean("released"));
-  const auto token = parse_hex64(HOLDFAST_TRY(fields.text("token")));
-  if (!token)
-    return corrupt("{}.token: is not a token; expected 16 hexadecimal digits",
-                   fields.where());
-  record.token = *token;
-  if (fields.has("fence")) {
-    record.fence =
-        HOLDFAST_TRY(read_fence(*HOLDFAST_TRY(fields.array("fence")), fields.where()));
-  }
-  HOLDFAST_TRY(fields.done());
-  return record;
-}
-
-Result<RunFile> read_run(Fields& fields, bool checked) {
-  HOLDFAST_TRY(read_kind(fields, "run", kRunVersion, checked));
-  RunFile file{.id = HOLDFAST_TRY(fields.text("run")), .checked = checked};
-  if (file.id.empty())
-    return corrupt("{}.run: is empty; expected the id of the run", fields.where());
-  HOLDFAST_TRY(fields.done());
-  return file;
-}
-
-// Reads a document that this library wrote, so any defect in it means that it is
-// damaged. From version 2 on the document ends with its digest.
-template <typename Read>
-auto read_document(ByteView json, const std::string& where, Read read)
-    -> decltype(read(std::declval<Fields&>(), true)) {
-  std::string text(text_of(json));
-  const bool checked = ends_with_digest(text);
-  if (checked) text = std::string(HOLDFAST_TRY(check_digest(text, where))) + "}";
-  const Result<Json> parsed = parse_json(text, where);
-  if (!parsed.ok()) return parsed.error().as(ErrorCode::kCorrupt);
-  Result<Fields> fields = Fields::of(*parsed, where);
-  if (!fields.ok()) return fields.error().as(ErrorCode::kCorrupt);
-  auto result = read(*fields, checked);
-  if (result.ok() || result.error().code() == ErrorCode::kUnsupported) return result;
-  return result.error().as(ErrorCode::kCorrupt);
+                 where);
 }
 
 }  // namespace
 
-Bytes encode_owner(const OwnerRecord& record) {
-  std::string out;
-  put(out, "{{\"holdfast\":\"owner\",\"version\":{},\"host\":", kOwnerVersion);
-  put_text(out, record.who.host);
-  out += ",\"boot\":";
-  put_text(out, record.who.boot);
-  put(out, ",\"pid\":{},\"started\":{},\"pid_space\":{},\"job\":", record.who.pid,
-      record.who.started, record.who.pid_space);
-  put_text(out, record.who.job);
-  put(out, ",\"restart\":{},\n\"epoch\":{},\"token\":\"{}\",\"since_ns\":{}",
-      record.who.restart, record.epoch, hex64(record.token), nanoseconds(record.since));
-  put(out, ",\"renewed_ns\":{},\"lease_until_ns\":{},\"released\":{}",
-      nanoseconds(record.renewed), nanoseconds(record.lease_until), record.released);
-  if (record.fence) {
-    const char* before = ",\n\"fence\":[";
-    for (const auto& [epoch, sequence] : *record.fence) {
-      put(out, "{}[{},{}]", before, epoch, sequence);
-      before = ",";
-    }
-    out += record.fence->empty() ? ",\n\"fence\":[]" : "]";
+void fields(Is<Versioned<OwnerRecord>> auto& self, auto&& field) {
+  auto& record = self.value;
+  field.kind("owner");
+  field.version(self.version, kOwnerVersion);
+  field("host", record.who.host);
+  field("boot", record.who.boot);
+  field("pid", record.who.pid);
+  field("started", record.who.started);
+  field("pid_space", record.who.pid_space);
+  field("job", record.who.job);
+  field("restart", record.who.restart);
+  field.line();
+  field.integer("epoch", record.epoch, 1, kMostCommits);
+  field.text("token", record.token, hex64, parse_hex64, "16 hexadecimal digits");
+  field("since_ns", record.since);
+  // Version 1 does not have this field.
+  if (field.kReads && !field.has("renewed_ns")) {
+    field("since_ns", record.renewed);
+  } else {
+    field("renewed_ns", record.renewed);
   }
-  put_digest(out);
-  return copy_of(bytes_of(out));
+  field("lease_until_ns", record.lease_until);
+  field("released", record.released);
+  field.line();
+  field.optional("fence", record.fence);
 }
+
+void fields(Is<Versioned<RunFile>> auto& self, auto&& field) {
+  field.kind("run");
+  field.version(self.version, kRunVersion);
+  field("run", self.value.id);
+  field.check([&]() -> Result<void> {
+    if (!self.value.id.empty()) return {};
+    return invalid("run: is empty; expected the id of the run");
+  });
+}
+
+Bytes encode_owner(const OwnerRecord& record) { return encode(record); }
 
 Result<OwnerRecord> decode_owner(ByteView json, const std::string& where) {
-  return read_document(json, where, read_record);
+  return HOLDFAST_TRY(decode<OwnerRecord>(json, where)).value;
 }
 
-Bytes encode_run_file(const RunFile& file) {
-  std::string out;
-  put(out, "{{\"holdfast\":\"run\",\"version\":{},\"run\":", kRunVersion);
-  put_text(out, file.id);
-  put_digest(out);
-  return copy_of(bytes_of(out));
-}
+Bytes encode_run_file(const RunFile& file) { return encode(file); }
 
 Result<RunFile> decode_run_file(ByteView json, const std::string& where) {
-  return read_document(json, where, read_run);
+  auto read = HOLDFAST_TRY(decode<RunFile>(json, where));
+  read.value.checked = read.checked;
+  return std::move(read.value);
 }
 
 }  // namespace holdfast

@@ -6,10 +6,10 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <vector>
 
 #include "holdfast/base/json_text.h"
+#include "holdfast/base/number_text.h"
 
 namespace holdfast {
 namespace {
@@ -23,10 +23,7 @@ struct Stat {
 
 // `where` is the file or the variable that the text comes from.
 Result<int64_t> parse_number(std::string_view text, std::string_view where) {
-  int64_t number = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, number);
-  if (error == std::errc() && stop == end) return number;
+  if (const auto number = number_in<int64_t>(text)) return *number;
   return io_error("{}: a field is \"{}\"; expected a whole number", where, text);
 }
 

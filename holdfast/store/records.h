@@ -19,6 +19,12 @@ struct ManifestFile {
   std::string name{};
   int64_t bytes = 0;
   std::string digest{};
+
+  static void fields(auto& self, auto&& field) {  // base/json_fields.h
+    field("name", self.name);
+    field("bytes", self.bytes);
+    field("digest", self.digest);
+  }
   friend bool operator==(const ManifestFile&, const ManifestFile&) = default;
 };
 

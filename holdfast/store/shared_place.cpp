@@ -7,7 +7,7 @@
 #include <chrono>
 #include <filesystem>
 
-#include "holdfast/base/json.h"
+#include "holdfast/base/json_fields.h"
 #include "holdfast/env/errno_error.h"
 #include "holdfast/store/location.h"
 #include "holdfast/store/process.h"
@@ -28,26 +28,20 @@ struct PlaceRecord {
   std::string run{};
   std::string folder{};
   std::string id{};
-};
 
-Bytes encode_place(const PlaceRecord& record) {
-  const OrderedJson json{{"boot", record.boot},
-                         {"run", record.run},
-                         {"folder", record.folder},
-                         {"id", record.id}};
-  return copy_of(bytes_of(
-      json.dump(1, ' ', false, OrderedJson::error_handler_t::replace) + "\n"));
-}
+  static void fields(auto& self, auto&& field) {
+    field("boot", self.boot);
+    field("run", self.run);
+    field("folder", self.folder);
+    field("id", self.id);
+    field.allow_unknown();
+  }
+};
 
 Result<PlaceRecord> read_place(Env& env, const Path& place) {
   const Path file = place / kPlaceFile;
-  const std::string text = HOLDFAST_TRY(env.read_text(file, kPlaceFileLimit));
-  const Json json = HOLDFAST_TRY(parse_json(text, file.native()));
-  Fields fields = HOLDFAST_TRY(Fields::of(json, file.native()));
-  return PlaceRecord{.boot = HOLDFAST_TRY(fields.text("boot")),
-                     .run = HOLDFAST_TRY(fields.text("run")),
-                     .folder = HOLDFAST_TRY(fields.text("folder")),
-                     .id = HOLDFAST_TRY(fields.text("id"))};
+  return from_json<PlaceRecord>(HOLDFAST_TRY(env.read_text(file, kPlaceFileLimit)),
+                                file.native());
 }
 
 // Device and inode of a folder; empty if they are not known.
@@ -210,7 +204,8 @@ Result<void> SharedPlace::make() const {
     // Otherwise the new record would make them steps of this boot.
     if (before->boot != record.boot) HOLDFAST_TRY(remove_all_steps());
   }
-  return env_.replace_file(path_ / kPlaceFile, encode_place(record));
+  const std::string text = to_json_text(record, {.indent = 1}) + "\n";
+  return env_.replace_file(path_ / kPlaceFile, bytes_of(text));
 }
 
 Result<std::string> SharedPlace::identity() const {

@@ -6,10 +6,10 @@
 #include <unistd.h>
 
 #include <array>
-#include <charconv>
 #include <cstring>
 #include <memory>
 
+#include "holdfast/base/number_text.h"
 #include "holdfast/transport/tcp_address_internal.h"
 
 namespace holdfast {
@@ -111,11 +111,8 @@ Result<SocketAddress> parse_address(std::string_view text) {
   }
   const std::string_view port =
       colon == text.npos ? std::string_view() : text.substr(colon + 1);
-  uint16_t number = 0;  // checked here: getaddrinfo accepts ports that are too large
-  const auto [end, failed] =
-      std::from_chars(port.data(), port.data() + port.size(), number);
-  const bool good = failed == std::errc() && end == port.data() + port.size();
-  if (!good || host.empty() || host.find('\0') != host.npos) {
+  // Checked here: getaddrinfo accepts ports that are too large.
+  if (!number_in<uint16_t>(port) || host.empty() || host.find('\0') != host.npos) {
     return invalid("address \"{}\": not an address; expected host:port", text);
   }
   const auto found =
