@@ -10,6 +10,10 @@ from fnmatch import fnmatch
 ENGINES = {
     "torch": ("torch.save", "torch.save-numbered", "torch.save-rename", "torch.save-legacy", "safetensors",
               "safetensors-numbered", "dcp", "dcp-numbered", "dcp-2-ranks", "holdfast"),
+    "tensorflow": ("tf.train.CheckpointManager", "tf.train.Checkpoint.write", "keras.save-keras", "keras.save-h5",
+                   "keras.save_weights", "keras.BackupAndRestore", "keras.BackupAndRestore-double"),
+    "chainer": ("chainer.save_npz", "chainer.save_hdf5", "chainer.snapshot"),
+    "orbax": ("orbax",),
 }  # fmt: skip
 
 
