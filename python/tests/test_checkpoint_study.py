@@ -266,3 +266,43 @@ class TestStudy:
         for framework, names in study["cells"].ENGINES.items():
             text = (FOLDER / f"{framework}_engines.py").read_text()
             assert re.findall(r'Engine\("([^"]+)"', text) == list(names)
+
+
+class TestPage:
+    @pytest.fixture(scope="class")
+    def page(self, study):
+        yield {name: importlib.import_module(name) for name in ("verdicts", "page")}
+        for name in ("verdicts", "page"):
+            del sys.modules[name]
+
+    @pytest.fixture
+    def given(self, page):
+        return json.loads(page["page"].RESULTS.read_text())
+
+    def test_the_page_is_what_the_script_makes(self, page, given):
+        assert page["page"].PAGE.read_text() == page["page"].make_page(given), "run study/checkpoints/page.py"
+
+    def test_other_results_give_another_page(self, page, given):
+        before = page["page"].make_page(given)
+        given["cells"]["crash-orbax"]["kill"] = {"lost": 7}
+        assert "7 LOST" in page["page"].make_page(given) != before
+
+    def test_an_engine_that_did_not_run_stays_in_the_table(self, page, given):
+        given["cells"] = {"crash-orbax": {"not_run": "orbax was not installed: no network"}}
+        text = page["page"].make_page(given)
+        assert "orbax was not installed: no network" in text and "`torch.save` | not run" in text
+        assert page["verdicts"].advice(given["cells"], "users") == []
+
+    @pytest.mark.parametrize(("reader", "cell", "said"), [
+        ("users", {"kill": {"lost": 3, "newest": 1}}, "`planted` 3 of 4"),
+        ("users", {"kill": {"refuses": 1}}, "must try older ones"),
+        ("users", {"kill": {"newest": 1}, "power": {"previous": 1}}, "After a power cut, too: `planted`"),
+        ("developers", {"kill": {"newest": 3}, "rank": {"wrong": 1}}, "in 1 of 4 states"),
+        ("developers", {"kill": {"newest": 1}, "power": {"lost": 1}}, "not after power cuts"),
+        ("developers", {"kill": {}, "full": {"said done, and it is not there": 1}}, "on a full disk"),
+        ("developers", {"kill": {"starts anew": 1}}, "starts anew without a word"),
+    ])  # fmt: skip
+    def test_every_rule_fires_on_figures_and_is_silent_without(self, page, reader, cell, said):
+        advice = page["verdicts"].advice
+        assert any(said in text and "planted" in text for text in advice({"crash-planted": cell}, reader))
+        assert not any(said in text for text in advice({"crash-planted": {"kill": {}}}, reader))

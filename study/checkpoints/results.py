@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from states import CRASHES, HANGS, LOST, NEWEST, PREVIOUS, REFUSES, VERDICTS, WRONG
+from states import CRASHES, HANGS, LOST, NEWEST, PREVIOUS, VERDICTS, WRONG
 
 Result = dict[str, Any]
 LOUD = (LOST, WRONG, CRASHES, HANGS)  # verdicts that cost a user both checkpoints, or worse
@@ -63,5 +63,3 @@ def tell_verdicts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{counts[verdict]} {verdict.upper() if verdict in LOUD or verdict not in VERDICTS else verdict}"
                      for verdict in order if verdict in counts)  # fmt: skip
 
-
-__all__ = ["REFUSES", "Results", "is_safe", "tell", "tell_verdicts"]

@@ -20,7 +20,8 @@ def measure(cell: dict[str, Any], engines: dict[str, Engine], work: Path) -> dic
     if engine.why_not:
         return {"not_run": engine.why_not}
     try:
-        return crash.measure(engine, work, cell["most_deaths"]) | {"version": importlib.import_module(engine.package).__version__}
+        found = crash.measure(engine, work, cell["most_deaths"])
+        return found | {"package": engine.package, "version": importlib.import_module(engine.package).__version__}
     except NotPermitted as error:
         return {"not_run": f"not permitted here: {error}"}
     except Exception as error:  # noqa: BLE001: an engine may fail in any way
