@@ -1,7 +1,7 @@
 # Two commands for a newcomer: make test and make demo. Each first installs what the machine
 # lacks (scripts/setup.sh says what), and can be run again at no cost.
 
-.PHONY: help setup build test test-all demo bench campaign clean distclean
+.PHONY: help setup build test test-all demo bench campaign study study-quick clean distclean
 
 help:
 	@echo "make test      all quick tests, C++ and Python, on an optimised build with asserts"
@@ -9,6 +9,8 @@ help:
 	@echo "make bench     the benchmarks"
 	@echo "make campaign  the study of flipped bits (docs/studies/corruption.md); takes hours, and"
 	@echo "               continues where it was stopped"
+	@echo "make study     how other frameworks save, and what is left after a crash at every call; the"
+	@echo "               first time it installs them. make study-quick takes minutes then"
 	@echo "make test-all  also: address, undefined-behaviour and thread sanitizers, leaks,"
 	@echo "               hundreds of kills, the wheel, Slurm, the documents in a fresh clone,"
 	@echo "               the adapters with their real packages, clang-tidy, fuzzing, the other CPU"
@@ -43,6 +45,12 @@ bench: setup
 
 campaign: setup
 	@scripts/campaign.sh
+
+study: setup
+	@scripts/study.sh
+
+study-quick: setup
+	@scripts/study.sh --quick
 
 clean:
 	rm -rf build dist

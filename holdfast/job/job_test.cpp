@@ -150,7 +150,7 @@ TEST(Warnings, NameTheLastDurableStepAtOnceAndThenEveryMinute) {
   fail(3);
   EXPECT_EQ(warnings.take(),
             std::vector<std::string>{"step 3 was not saved: full; training goes on, "
-                                     "and no step is durable yet"});
+                                     "and this process has saved none"});
   emit(warnings, env, SaveDurable{.step = 4, .folder = "step-4"});
   for (int64_t step = 5; step < 65; ++step) {
     fail(step);

@@ -122,7 +122,7 @@ void Warnings::note_failure(int64_t step, const std::string& reason) {
 }
 
 std::string Warnings::newest() const {
-  if (!durable_.has_value()) return "no step is durable yet";
+  if (!durable_.has_value()) return "this process has saved none";
   return fmt::format("the last durable step is {}", *durable_);
 }
 
