@@ -34,7 +34,7 @@ Bytes said(std::string_view text) { return copy_of(bytes_of(text)); }
 TEST_F(AgreementTest, AllRanksHearWhatAllHaveSaid) {
   for (const auto& all : heard({said("a"), said(""), said("\xff")})) {
     ASSERT_OK(all);
-    EXPECT_EQ(*all, (std::vector{said("a"), said(""), said("\xff")}));
+    EXPECT_EQ(*all, (std::vector<Bytes>{said("a"), said(""), said("\xff")}));
   }
 }
 
@@ -64,7 +64,7 @@ TEST_F(AgreementTest, ARankThatDoesNotHearAllSaysSo) {
 
 TEST_F(AgreementTest, OneRankAgreesWithItself) {
   const JobRanks alone{.env = &env_};
-  EXPECT_EQ(*agree(alone, Result<Bytes>(said("a")), 1h), std::vector{said("a")});
+  EXPECT_EQ(*agree(alone, Result<Bytes>(said("a")), 1h), std::vector<Bytes>{said("a")});
   EXPECT_EQ(message_of(agree(alone, Result<void>(invalid("no")), 1h)), "no");
 }
 
