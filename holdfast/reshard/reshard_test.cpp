@@ -8,6 +8,7 @@
 namespace holdfast::reshard_test {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 TEST_F(Reshard, ThereAndBackGivesTheSameFiles) {
@@ -74,6 +75,18 @@ TEST_F(Reshard, EveryByteIsReadOnce) {
   EXPECT_EQ(plan.figures.moved, plan.figures.moved_bound);
   EXPECT_EQ(plan.figures.moved, plan.contents->collection.bytes());
   EXPECT_EQ(plan.rules, "hf-gpt2");
+}
+
+// With very many positions the plan takes long.
+TEST_F(Reshard, PlanningTellsHowFarItIs) {
+  std::vector<int64_t> parts;
+  ReshardOptions many = options("dp=300");
+  many.planning = [&](int64_t done, int64_t total) {
+    EXPECT_EQ(total, 4);
+    parts.push_back(done);
+  };
+  EXPECT_EQ(plan_reshard(env_, "/gpt2.safetensors", many).value().target_files(), 300);
+  EXPECT_THAT(parts, ElementsAre(0, 1, 2, 3, 4));
 }
 
 TEST_F(Reshard, AFolderOfDcpHasAFileForEachPosition) {

@@ -16,6 +16,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -29,11 +30,13 @@ from holdfast.torch.recover import crash_points
 
 PARTS = {
     "optimizer": ["adamw", "sgd", "rmsprop", "by hand", "two groups"],
-    "scheduler": ["behind", "before the update", "top of the loop", "by hand at the top", "none"],
+    "scheduler": ["behind", "before the update", "top of the loop", "by hand at the top", "none",
+                  "plateau"],
     "loader": ["holdfast", "resumable", "not given", "read in the step"],
     "hook": ["none", "fp16", "powerSGD", "clips"],
     "extra": ["none", "tracks before the update", "keeps gradients", "momentum encoder",
-              "draws behind the step", "draws at the top", "draws at both", "codebook", "scaler"],
+              "draws behind the step", "draws at the top", "draws at both", "codebook", "scaler",
+              "micro batches", "own generator", "other generators", "assigned buffer", "history"],
     "norm": ["none", "batch norm"],
     "average": ["none", "behind the update", "top of the loop", "by data before the update"],
     "ranks": [2, 2, 3],
@@ -52,13 +55,13 @@ class Tracker:
     """An object of the user's own."""
 
     def __init__(self):
-        self.seen = 0.0
+        self.seen, self.history = 0.0, []
 
     def state_dict(self):
-        return {"seen": self.seen}
+        return {"seen": self.seen, "history": list(self.history)}
 
     def load_state_dict(self, state):
-        self.seen = state["seen"]
+        self.seen, self.history = state["seen"], list(state["history"])
 
 
 class Training:
@@ -72,6 +75,9 @@ class Training:
         self.net = nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), norm, nn.Dropout(0.1), nn.Tanh(),
                                  nn.Linear(2 * WIDTH, 1))
         self.average = None if parts["average"] == "none" else AveragedModel(self.net, use_buffers=True)
+        if parts["extra"] == "assigned buffer":
+            self.net.register_buffer("last", torch.zeros(WIDTH))
+        self.generator = torch.Generator().manual_seed(7 + dist.get_rank())
         self.twin = nn.Linear(WIDTH, 2 * WIDTH).requires_grad_(False)  # not trained by gradients
         self.model = DistributedDataParallel(self.net)
         self._add_hook()
@@ -79,11 +85,14 @@ class Training:
         self.scheduler = None
         if parts["scheduler"] in ("behind", "before the update", "top of the loop"):
             self.scheduler = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.95)
+        if parts["scheduler"] == "plateau":
+            self.scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(self.optimizer, patience=0)
         self.scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=3) \
             if parts["extra"] == "scaler" else None
         self.tracker = Tracker()
         self._make_loader()
-        torch.manual_seed(100 + dist.get_rank())
+        for seed in (torch.manual_seed, random.seed, numpy.random.seed):
+            seed(100 + dist.get_rank())
         next(self.net.parameters()).register_hook(lambda _: here("backward"))
 
     def _add_hook(self):
@@ -142,8 +151,18 @@ class Training:
         x, y = self.next_batch() if batch is None else batch
         if self.parts["extra"] == "codebook":
             self.twin.weight.mul_(0.9).add_(x.mean(), alpha=0.1)
-        loss = (self.model(x + self.noise) - y).pow(2).mean() + self.twin(x).pow(2).mean()
-        (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+        if self.parts["extra"] == "own generator":
+            x = x + torch.rand(WIDTH, generator=self.generator)
+        if self.parts["extra"] == "other generators":
+            x = x + random.random() + numpy.random.rand()
+        if self.parts["extra"] == "assigned buffer":
+            x = x + 0.1 * self.net.last
+            self.net.last = x.detach().mean(0)
+        if self.parts["extra"] == "micro batches":
+            with self.model.no_sync():
+                self._make_gradients(x[:2], y[:2])
+            x, y = x[-2:], y[-2:]
+        loss = self._make_gradients(x, y)
         self._before_update(loss)
         self._update()
         self.here("after update")
@@ -156,7 +175,18 @@ class Training:
         self.here("end")
         return loss.detach()
 
+    def _make_gradients(self, x, y):
+        loss = (self.model(x + self.noise) - y).pow(2).mean() + self.twin(x).pow(2).mean()
+        (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+        return loss
+
     def _before_update(self, loss):
+        if self.parts["scheduler"] == "plateau":
+            whole = loss.detach().clone()
+            dist.all_reduce(whole)
+            self.scheduler.step(whole.item())
+        if self.parts["extra"] == "history":
+            self.tracker.history = [*self.tracker.history[-2:], loss.item()]
         if self.parts["hook"] == "clips":
             nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
         if self.parts["scheduler"] == "before the update":
@@ -192,7 +222,8 @@ class Training:
         made = {name: None if one is None else _digest(torch.as_tensor(one).detach().numpy().tobytes())
                 for name, one in tensors.items()}
         values = {"rates": [group["lr"] for group in self.optimizer.param_groups],
-                  "tracker": self.tracker.seen,
+                  "tracker": [self.tracker.seen, self.tracker.history],
+                  "generator": self.generator.get_state().tolist(),
                   "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
                   "scaler": None if self.scaler is None else self.scaler.state_dict()}
         return made | {name: _digest(repr(value).encode()) for name, value in values.items()}
@@ -222,7 +253,7 @@ def main():
     ck = holdfast.Checkpointer(
         run, model={"net": training.model, "twin": training.twin}, optimizer=training.optimizer,
         scheduler=training.scheduler, scaler=training.scaler, data=training.given,
-        ema=training.average, objects={"tracker": training.tracker}, every="4 steps",
+        ema=training.average, objects={"tracker": training.tracker, "noise": training.generator}, every="4 steps",
         writing=holdfast.Writing(space_reserve=0))
     with open(f"{run}.made.{rank}", "a") as made:
         for step in range(ck.resume(), steps):
