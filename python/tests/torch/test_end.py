@@ -5,6 +5,7 @@ import os
 import signal
 import time
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import holdfast
+from holdfast.torch.loop import last_step
 
 
 class Toy:
@@ -191,6 +193,27 @@ def test_a_write_to_any_one_of_many_tensors_is_seen(tmp_path, between, schedule)
     said = write_to_each_of_many(tmp_path, between, schedule)
     assert len(said) == 100
     assert all(f"(model.{name})" in text for name, text in said.items()), said
+
+
+@pytest.mark.parametrize(("look", "step", "is_whole"), [
+    (40e-6, 0.009, True), (40e-6, 0.007, False),  # 300 tensors
+    (400e-6, 0.9, True), (400e-6, 0.7, False),  # so many that 0.5 % of a step would be too much
+])
+def test_all_tensors_are_looked_at_after_all_but_very_short_steps(monkeypatch, look, step, is_whole):
+    tensors = {f"{number}": torch.zeros(2) for number in range(100)}
+    clock = [0.0]
+    monkeypatch.setattr(last_step, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    seen = last_step.LastStep(lambda: tensors)
+    seen.note(0)
+    seen._seconds = look
+    clock[0] = step
+    seen.note(1)
+    found = []
+    for name, tensor in tensors.items():
+        tensor.data[1] = 5
+        found.append(name in seen.changed_since(1))
+        tensor.data[1] = 0
+    assert all(found) is is_whole and 8 <= sum(found)
 
 
 def test_tensors_without_a_plain_memory_do_not_prevent_a_save_of_the_end(tmp_path, caplog):

@@ -94,13 +94,16 @@ class _Known:
         gradients = [tensor.grad for tensor in tensors if tensor.is_leaf and tensor.grad is not None]
         self._addresses = {one.data_ptr() for one in [*tensors, *gradients] if is_readable(one)}
         self._shapes = {shapes for model in state.models for shapes in _shapes_of(model)}
+        self._lengths = set(map(len, self._shapes))
 
     def of_others(self, one: Any) -> list[torch.Tensor]:
         """The tensors of a module or a container that are not known, if it may follow the model."""
         if isinstance(one, nn.Module):
             return [tensor for tensor in (*one.parameters(), *one.buffers()) if self._is_other(tensor)]
-        tensors = list(islice(one.values() if isinstance(one, dict) else one, 100_000))
-        if len(tensors) < 2 or not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
+        if len(one) < 2 or len(one) not in self._lengths:
+            return []
+        tensors = list(dict.values(one) if isinstance(one, dict) else one)
+        if not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
             return []
         alike = tuple(tensor.shape for tensor in tensors) in self._shapes
         return tensors if alike and all(map(self._is_other, tensors)) else []
