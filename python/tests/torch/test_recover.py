@@ -268,6 +268,11 @@ def test_a_loader_that_is_read_to_its_end_or_always_from_its_beginning_need_not_
     assert "was not given" not in ran.said, ran.said
 
 
+def test_a_buffer_that_a_step_assigns_is_the_one_before_it_again(tmp_path, whole):
+    how = ["assigns a buffer"]
+    Ran("ddp", tmp_path / "run", 8, ["0:3:after backward", "1:5:gate"], how).check(whole("ddp", 8, how))
+
+
 def test_a_step_gets_its_batch_again_as_it_was(tmp_path, whole):
     how = ["in place", "reads", "table"]
     kills = ["0:5:after backward", "1:8:after forward", "2:10:forward"]

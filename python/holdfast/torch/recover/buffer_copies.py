@@ -13,7 +13,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from holdfast.torch.recover.flat_copy import FlatCopy
-from holdfast.torch.state.live_buffers import LiveBuffers
+from holdfast.torch.state.live_buffers import LiveBuffers, put_back
 
 _log = logging.getLogger("holdfast")
 
@@ -32,6 +32,7 @@ class BufferCopies:
         self._written: set[str] = set()  # large buffers that are known to change
         self._left_out: set[str] = set()  # and those of them that there is no memory for
         self._flat = FlatCopy([])
+        self._places: list[tuple[dict[str, Any], dict[str, Any]]] = []
         self._watched: dict[str, tuple[torch.Tensor, int]] = {}  # not copied; with its version
         self._looked_at: dict[str, tuple[torch.Tensor, int]] = {}  # copied, to see if it changes
 
@@ -48,6 +49,7 @@ class BufferCopies:
                 self._looked_at[name] = (one, len(chosen))
             chosen.append(local_of(one))
             size += one.nbytes
+        self._places = self._live.places()
         if not self._flat.is_of(chosen):
             self._flat = FlatCopy(chosen)
         self._flat.take()
@@ -64,6 +66,7 @@ class BufferCopies:
 
     def restore(self) -> str:
         """Puts the buffers back. Returns why that was not possible, or ""."""
+        put_back(self._places)
         self._flat.put_back()
         for name, (one, version) in self._watched.items():
             if one._version != version:

@@ -16,6 +16,7 @@ class LiveBuffers:
         self._dicts: list[dict[str, Any]] = []  # of all modules: their children, their buffers
         self._seen: list[Any] = []  # the values of these dicts
         self._named: list[tuple[str, torch.Tensor]] = []
+        self._places: list[tuple[dict[str, Any], dict[str, Any]]] = []  # dicts of buffers, with copies
 
     def now(self) -> list[tuple[str, torch.Tensor]]:
         """The names and buffers: the same list as before, unless a buffer was replaced.
@@ -28,6 +29,10 @@ class LiveBuffers:
             self._search()
         return self._named
 
+    def places(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        """Where now() has found the buffers, for put_back(). Costs nothing."""
+        return self._places
+
     def _search(self) -> None:
         modules = [module for model in self._models for module in model.modules()]
         self._dicts = [one for module in modules for one in (module._modules, module._buffers)]
@@ -35,3 +40,12 @@ class LiveBuffers:
         self._named = [(f"{index}.{name}" if index else name, one)
                        for index, model in enumerate(self._models)
                        for name, one in model.named_buffers()]
+        self._places = [(module._buffers, dict(module._buffers)) for module in modules if module._buffers]
+
+
+def put_back(places: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> None:
+    """Gives modules the buffers that they had, in place of those that were assigned since then."""
+    for live, kept in places:
+        if list(live) != list(kept) or not all(map(operator.is_, live.values(), kept.values())):
+            live.clear()
+            live.update(kept)
