@@ -37,6 +37,7 @@ HOW = {
     "plain data": "the loader is a DataLoader of torch",
     "saves": "it saves after step 90, so that a job that is started again begins there",
     "is stopped": "the launcher gets SIGTERM when worker 0 has built its new model",
+    "loses its host": "worker 2 and its launcher are killed at the gate of step 7",
     "no buffers": "the model has no buffers",
     "vision": "a ResNet with a GradScaler, and two processes that read data",
     "hugging face": "a Llama of Hugging Face",
@@ -60,6 +61,11 @@ def on_reach(point):
     mark = Path(f"{run}.killed.{kill.replace(' ', '-')}")
     if kill in kills and not mark.exists():
         mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    lost = Path(f"{run}.lost")
+    if (point, worker, reached[point]) == ("gate", 2, 8) and "loses its host" in how and not lost.exists():
+        lost.touch()
+        os.kill(os.getppid(), signal.SIGKILL)
         os.kill(os.getpid(), signal.SIGKILL)
     if (point, worker) == ("change built", 0) and "is stopped" in how:
         os.kill(os.getppid(), signal.SIGTERM)

@@ -62,17 +62,21 @@ def join_told(told: list[Any], parallel: Parallel, rank: int, before: int | None
     """
     holders = sorted((one for one in told if one), key=lambda one: one["rank"])
     first = holders[0]
+    if len(steps := {one["step"] for one in holders}) > 1:
+        raise ValueError(f"ranks have the states of steps {', '.join(map(str, sorted(steps)))}; expected one")
     old = Parallel.parse(first["parallel"])
     tensors = {one[0]: one for holder in holders for one in holder["tensors"]}
     place = parallel.coordinates(rank)
     # A place means the same as before if the model is cut in the same way.
     seed = mix_seeds(mix_seeds(first["seed"], first["step"]), place[0] << 32 | place[1])
     is_alike = (old.pp, old.tp) == (parallel.pp, parallel.tp)
+    named = [one["rank objects"]["generators"]["extra"] for one in holders]
+    alike = {name: state for name, state in named[0].items() if all(one.get(name) == state for one in named)}
     own = next((one for one in holders if is_alike and old.coordinates(one["rank"]) == place), None)
     return CarriedStep(
         first["step"], [PeerTensor.of(one) for one in tensors.values()], first["objects"],
         [one["rank objects"] for one in holders], own=None if own is None else own["rank objects"],
-        seed=seed, is_mine=own is not None and own["rank"] == before,
+        seed=seed, alike=alike, is_mine=own is not None and own["rank"] == before,
         late=sorted({name for one in holders for name in one["late"]}))
 
 

@@ -69,6 +69,7 @@ class Change:
         self.why = ""  # why it has led back
         self.wanted = ""  # the configuration that was asked for
         self.step = -1  # the step behind which it is made
+        self.has_gone_back = False  # the configuration is the one of before
 
     def make(self, decided: dict[str, Any]) -> dict[str, Any] | None:
         """Makes attempts until one is committed, and returns what the launcher said of it.
@@ -113,6 +114,7 @@ class Change:
     def _attempt(self, decided: dict[str, Any]) -> dict[str, Any]:
         self._last = time.perf_counter()
         if self._carried.is_of(decided["to"], decided["members"]) and not decided["is_only_planned"]:
+            self.has_gone_back = True
             self._go_back(decided)
             return decided
         self._member.set_aside()
