@@ -1,5 +1,6 @@
 """The state of a job while its configuration changes: what each rank held before, and what that is of."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 from holdfast import _native
 from holdfast.resize.parallel import Parallel
 from holdfast.torch.data.read_batch import mix_seeds
+from holdfast.torch.elastic.late_memory import free_on
 from holdfast.torch.state.peer_step import CarriedStep, PeerTensor, describe
 
 
@@ -53,6 +55,20 @@ class CarriedState:
         return ([*self.pieces, *(one for one, *_ in mine)],
                 {**self.told, "tensors": [*self.told["tensors"], *(wire for _, wire, _ in mine)],
                  "late": late})
+
+
+    def free(self, names: set[str]) -> None:
+        """Gives back the memory of those tensors."""
+        for one, tensor in zip([*self.told["tensors"], *(wire for _, wire, _ in self.firsts)] if self.told else [],
+                               self.held, strict=True):
+            if one[0] in names:
+                free_on(tensor)
+
+
+def bytes_of(told: list[Any]) -> dict[str, int]:
+    """The bytes of all tensors that ranks have told of, by their names."""
+    return {name: math.prod(shape) * getattr(torch, dtype).itemsize
+            for holder in told if holder for name, dtype, shape, _ in holder["tensors"]}
 
 
 def join_told(told: list[Any], parallel: Parallel, rank: int, before: int | None) -> CarriedStep:

@@ -4,7 +4,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import Any
 
@@ -19,6 +19,7 @@ from holdfast.torch.elastic.carried_state import CarriedState
 from holdfast.torch.elastic.change import Change
 from holdfast.torch.elastic.held_signals import HeldSignals
 from holdfast.torch.elastic.kept_groups import KeptGroups, forget_groups
+from holdfast.torch.elastic.late_memory import LateMemory
 from holdfast.torch.elastic.new_parameters import KeptParameters, give_parameters
 from holdfast.torch.elastic.requests import Requests, event_of, figures_of
 from holdfast.torch.elastic.step_arguments import StepArguments
@@ -40,7 +41,9 @@ class Member:
     """What is behind holdfast.Elastic. Only the thread that trains uses it."""
 
     def __init__(self, build: building.Build, parallel: Parallel, sizes: dict[int, Parallel],
-                 device: torch.device | str | None, backend: str | None, timeout: timedelta) -> None:
+                 device: torch.device | str | None, backend: str | None, timeout: timedelta,
+                 in_parts: bool | None) -> None:
+        self._in_parts = in_parts
         self._build, self._backend, self._timeout = build, backend, timeout
         self.device = _device(device)
         self._side = worker_side.current()
@@ -104,10 +107,11 @@ class Member:
         dist.init_process_group(self._backend, store=store, rank=max(0, link.rank),
                                 world_size=self.parallel.workers, timeout=self._timeout)
 
-    def _make_parts(self, is_empty: bool) -> None:
+    def _make_parts(self, is_empty: bool, late: LateMemory | None = None) -> None:
         self.mesh = building.make_mesh(self.device, self.parallel)
         if is_empty:
-            self.parts = building.build_empty(self._build, self.mesh, self.device)
+            late = LateMemory() if late is None else late
+            self.parts = building.build_empty(self._build, self.mesh, self.device, late)
         else:
             self.parts = building.build(self._build, self.mesh)
 
@@ -135,22 +139,22 @@ class Member:
         self._follow()
         self._open_parts()
 
-    def rebuild(self, parallel: Parallel) -> None:
-        """Makes groups, mesh and model for a configuration."""
+    def rebuild(self, parallel: Parallel, late: LateMemory) -> None:
+        """Makes groups, mesh and model for a configuration; its tensors get their memory later."""
         self.parallel, hook = parallel, sys.excepthook
         self._make_groups()
         sys.excepthook = hook  # torch has put one more around it
-        self._make_parts(True)
+        self._make_parts(True, late)
         self._follow()
 
     def _follow(self) -> None:
         for loader in self._loaders:
             loader.follow_ranks(self.coordinates[1], self.parallel.dp)
 
-    def open(self, optimizer_groups: list[dict[str, int]]) -> Any:
-        """Opens the job of the Checkpointer for the new model."""
+    def open(self, optimizer_groups: list[dict[str, int]], held: Collection[str]) -> Any:
+        """Opens the job of the Checkpointer for the new model; workers hold the tensors of these names."""
         given = self._checkpointer._given
-        give_parameters(given.optimizer, self.parts["model"], given.layout.names, optimizer_groups)
+        give_parameters(given.optimizer, self.parts["model"], given.layout.names, optimizer_groups, held)
         return self._open_parts()
 
     def _open_parts(self) -> Any:
@@ -216,7 +220,7 @@ class Member:
             link.say("change", what="waits")
             decided = link.await_change(after)
             assert decided is not None
-            change = Change(self._side, self, CarriedState())
+            change = Change(self._side, self, CarriedState(), in_parts=self._in_parts)
             with self._signals.held():
                 if (made := change.make(decided)) is not None:
                     self.waits = link.is_joiner = False
@@ -265,7 +269,7 @@ class Member:
         carried = CarriedState.of(self._checkpointer, step, old, link.members)
         reach("change described")
         self._checkpointer._leave_configuration(alone=alone)
-        change = Change(self._side, self, carried)
+        change = Change(self._side, self, carried, in_parts=self._in_parts)
         made = change.make(decided)
         assert made is not None  # a rank that holds a part of the state takes part in every attempt
         self._let_go_of_old(link.slot in made["members"])
