@@ -69,7 +69,9 @@ def on_reach(point):
         lost.touch()
         os.kill(os.getppid(), signal.SIGKILL)
         os.kill(os.getpid(), signal.SIGKILL)
-    if (point, worker, reached[point]) == ("gate", 2, 8) and "loses its host" in how:
+    lost = Path(f"{run}.lost")
+    if (point, worker, reached[point]) == ("gate", 2, 8) and "loses its host" in how and not lost.exists():
+        lost.touch()
         os.kill(os.getppid(), signal.SIGKILL)
         os.kill(os.getpid(), signal.SIGKILL)
     if (point, worker) == ("change built", 0) and "is stopped" in how:

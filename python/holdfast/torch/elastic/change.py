@@ -31,7 +31,7 @@ from holdfast import _native
 from holdfast.errors import Interrupted, UnavailableError
 from holdfast.resize.parallel import Parallel
 from holdfast.torch.elastic.carried_state import CarriedState, bytes_of, join_told, merged_groups
-from holdfast.torch.elastic.late_memory import LateMemory, is_tight, parts_of, room_for
+from holdfast.torch.elastic.late_memory import LateMemory, is_tight, parts_of, room_for, stand_ins
 from holdfast.torch.loop.cuda_stream import current_stream
 from holdfast.torch.recover.crash_points import reach
 from holdfast.torch.recover.meet import meet_all
@@ -150,7 +150,7 @@ class Change:
         self._reach("met")
         new, finish = self._take_place(decided, told)
         self._check(decided)
-        if (placed := self._place(decided, old, self._describe(new))) is not None:
+        if (placed := self._place(decided, old, self._describe(stand_ins(new)))) is not None:
             if self._link.slot in decided["members"]:
                 self._member.undo(together=True)
             decided = placed

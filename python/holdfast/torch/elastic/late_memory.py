@@ -8,12 +8,15 @@ can go back: the old state is not whole any more.
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor, Shard
 from torch.overrides import TorchFunctionMode
+
+from holdfast.torch.state.piece import Piece
 
 _SMALL = 1 << 16  # bytes of a tensor that has its memory from the beginning
 _PARTS = 16  # of a state that moves in parts, or more
@@ -64,6 +67,12 @@ class _TakesMemory(TorchFunctionMode):
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = function(*args, **(kwargs or {}))
         return self._late.take_from(made) if function in (torch.empty, torch.empty_like) else made
+
+
+def stand_ins(pieces: list[tuple[Piece, str]]) -> list[tuple[Piece, str]]:
+    """The same pieces, with tensors that have memory of one element: enough to say what they are."""
+    return [(replace(piece, tensor=torch.empty((), dtype=piece.tensor.dtype).expand(piece.tensor.shape)), name)
+            for piece, name in pieces]
 
 
 def free_on(tensor: torch.Tensor) -> None:
