@@ -15,8 +15,8 @@ The launcher decides who takes part, the workers move the state (torch/elastic/c
 An attempt that leads back is a change like any other, from the same old state to the old configuration.
 If a worker that holds a part of the state dies, the attempt leads to what `sizes` of the program says for
 the workers that are left. So does one that begins when a rank is lost in mid-training and no process can
-take its place: its host is gone, and no other has come. If a part of the state is nowhere any more, all ranks start again from the
-newest checkpoint.
+take its place: its host is gone, and no other has come. If a part of the state is nowhere any more, all
+ranks start again from the newest checkpoint.
 """
 
 import time
