@@ -116,6 +116,9 @@ def cut(model: GPT, mesh: DeviceMesh) -> nn.Module:
         column, row = ColwiseParallel(), RowwiseParallel()
         plan = {"q": column, "k": column, "v": column, "out": row, "up": column, "down": row}
         for block in model.blocks.values():
+            heads = block.q.out_features // block.head
+            if heads % tp > 0:
+                raise ValueError(f"{heads} heads, and tp={tp}; expected a divisor")
             parallelize_module(block, mesh["tp"], plan)
     if dp == 1:
         return model

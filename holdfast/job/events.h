@@ -185,4 +185,27 @@ struct Recovered {
   }
 };
 
+// The job has another parallel configuration from now on. Written by the first of the ranks
+// that were part of it before and still are.
+struct Resized {
+  static constexpr std::string_view kName = "resized";
+  int64_t step = 0;          // behind which it changed
+  std::string old{}, to{};   // "tp=2,pp=2,dp=1"
+  std::string workers{};     // their numbers, in the order of the ranks
+  double stood_still = 0;    // seconds
+  int64_t moved = 0;         // bytes between workers
+  int64_t bound = 0;         // the least that any plan could move
+  int64_t seals = 0;         // tensors that were sealed before and after, and are equal
+  static void fields(auto& self, auto&& field) {
+    field("step", self.step);
+    field("old", self.old);
+    field("to", self.to);
+    field("workers", self.workers);
+    field("stood_still", self.stood_still);
+    field("moved", self.moved);
+    field("bound", self.bound);
+    field("seals", self.seals);
+  }
+};
+
 }  // namespace holdfast

@@ -436,6 +436,9 @@ void bind_job(nb::module_& m) {
            "Writes the event rank_lost, with the fields of job/events.h. May be called "
            "from\n"
            "any thread.")
+      .def("resized", &write_event<Resized>, nb::arg("fields"),
+           "Writes the event resized, with the fields of job/events.h. May be called from\n"
+           "any thread.")
       .def("recovered", &write_event<Recovered>, nb::arg("fields"),
            "Writes the event recovered, with the fields of job/events.h. May be called "
            "from\n"

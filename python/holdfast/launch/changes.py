@@ -14,8 +14,9 @@ The launcher decides who takes part, the workers move the state (torch/elastic/c
 
 An attempt that leads back is a change like any other, from the same old state to the old configuration.
 If a worker that holds a part of the state dies, the attempt leads to what `sizes` of the program says for
-the workers that are left. If a part of the state is nowhere any more, all ranks start again from the
-newest checkpoint.
+the workers that are left. So does one that begins when a rank is lost in mid-training and no process can
+take its place: its host is gone, and no other has come. If a part of the state is nowhere any more, all
+ranks start again from the newest checkpoint.
 """
 
 import time
@@ -25,6 +26,7 @@ from typing import Any
 
 from holdfast.launch.ranks import Rank, Ranks
 from holdfast.launch.recoveries import say
+from holdfast.launch.room import Room
 
 
 @dataclass
@@ -35,6 +37,7 @@ class Request:
     to: str  # the configuration
     members: list[int]  # the workers that shall be ranks, in the order of their ranks
     avoid: set[int]  # workers that shall have no place
+    avoid_hosts: set[int]  # hosts on which no worker shall have a place
     is_only_planned: bool  # nothing is to change
     is_told: bool = False  # rank 0 has heard that all of them are there
     is_begun: bool = False
@@ -52,6 +55,7 @@ class Attempt:
     leads_back: bool
     why: str  # why it leads back
     participants: list[int]  # the workers that take part, those that hold the state first
+    after_loss: bool = False  # no process takes the place of a rank that was lost in mid-training
     changed: set[int] = field(default_factory=set)
     began: float = field(default_factory=time.monotonic)
 
@@ -59,14 +63,12 @@ class Attempt:
 class Changes:
     """The request and the attempt that are under way, if any."""
 
-    def __init__(self, ranks: Ranks, most: int, start: Callable[[int], bool],
-                 restart: Callable[[str], None], committed: Callable[[], None]) -> None:
-        """`start` starts a worker with that number that waits for a place; False if it cannot.
-
-        `restart` starts all ranks again. `committed` is called when a generation is the job.
-        """
-        self._ranks, self._most = ranks, most
-        self._start, self._restart, self._committed = start, restart, committed
+    def __init__(self, ranks: Ranks, room: Room, restart: Callable[[str], None],
+                 committed: Callable[[Attempt], None]) -> None:
+        """`restart` starts all ranks again. `committed` is called when a generation is the job."""
+        self._ranks, self._room = ranks, room
+        self._restart, self._committed = restart, committed
+        self._may_grow = False  # a host has come, and the job may go on with more workers
         self._request: Request | None = None
         self._attempt: Attempt | None = None
         self._appointed: set[int] = set()
@@ -80,9 +82,13 @@ class Changes:
         if request is not None and not request.is_told and time.monotonic() - request.came > most:
             self.drop(f"not all workers of {request.to} were there after {most:g} s")
         if attempt is not None and time.monotonic() - attempt.began > most:
-            self._attempt = None
-            self._restart(f"the change to {attempt.to} was not complete after {most:g} s")
+            self._give_up(attempt, f"the change to {attempt.to} was not complete after {most:g} s")
         return attempt is not None
+
+    @property
+    def is_attempted(self) -> bool:
+        """True while workers carry out an attempt."""
+        return self._attempt is not None
 
     def hear(self, rank: Rank, message: dict[str, Any]) -> None:
         """A message of a worker about a change: its `what` is the name of one of the next methods."""
@@ -94,20 +100,29 @@ class Changes:
         """The configuration of the job, and those for other numbers of workers."""
         self._program, self._sizes = text, {int(number): one for number, one in sizes.items()}
 
-    def wanted(self, rank: Rank, id: str, to: str, workers: int, avoid: list[int],
+    def wanted(self, rank: Rank, id: str, to: str, workers: int, avoid: list[int], avoid_hosts: list[int],
                is_only_planned: bool) -> None:
         """Rank 0 asks for a change."""
-        members, why = self._choose(workers, set(avoid))
+        request = Request(id, to, [], set(avoid), set(avoid_hosts), is_only_planned)
+        request.avoid |= {one.number for one in self._known if one.home in request.avoid_hosts}
+        request.members, why = self._choose(workers, request)
         if self._request is not None or self._attempt is not None:
             why = "another change is under way"
+        elif any(one.exit_code is not None for one in self._ranks.all):
+            why = "a rank was lost, and is not replaced yet"
         elif not why:
-            self._request = Request(id, to, members, set(avoid), is_only_planned)
-            if missing := [one for one in members if self._ranks.of(one) is None
-                           and not self._start(one)]:
+            self._request = request
+            if missing := [one for one in request.members if self._ranks.of(one) is None
+                           and not self._room.start(one, request.avoid_hosts)]:
                 why, self._request = f"worker {missing[0]} cannot be started: its host is not there", None
         if why:
             return rank.tell(say="cannot_change", id=id, why=why)
         self._tell_if_ready()
+
+    def withdrawn(self, rank: Rank, id: str) -> None:
+        """A request is not wanted any more; rank 0 has not begun to stop for it."""
+        if self._request is not None and self._request.id == id:
+            self.drop("it was taken back")
 
     def waits(self, rank: Rank) -> None:
         """A worker can become a rank at once."""
@@ -138,8 +153,7 @@ class Changes:
         if attempt is None or generation != self._ranks.generation:
             return
         if attempt.leads_back:
-            self._attempt = None
-            return self._restart(f"{self._ranks.name(rank)}: {why}")
+            return self._give_up(attempt, f"{self._ranks.name(rank)}: {why}")
         is_planned = self._request is not None and self._request.is_only_planned
         self._begin(attempt.old, [one.number for one in attempt.holders],
                     f"the change to {attempt.to} was only planned" if is_planned else
@@ -163,7 +177,7 @@ class Changes:
         request = self._request
         if request is None or self._attempt is not None or rank.number not in request.members:
             return
-        if rank.exit_code != 0 or not self._start(rank.number):
+        if rank.exit_code != 0 or not self._room.start(rank.number, request.avoid_hosts):
             say(f"worker {rank.number} (pid {rank.pid}) has ended before it had a place in the job: {how}")
             self.drop(f"worker {rank.number} has ended: {how}")
 
@@ -174,18 +188,64 @@ class Changes:
             self._request = None
             self._ranks.all[0].tell(say="cannot_change", id=request.id, why=why or "a rank was lost")
 
+    # Without being asked
+
+    def fewer(self, why: str) -> bool:
+        """Ranks are lost for good: those that are left go on with what `sizes` has for them.
+
+        False if it has nothing, or if they do not all know yet behind which step they are.
+        """
+        for one in self._ranks.living():
+            if not one.is_whole:
+                one.abandon("the job goes on with fewer ranks")
+        left = [one.number for one in self._ranks.living()]
+        fitting = self._fitting(len(left))
+        if fitting == 0 or not self._ranks.decided:
+            return False
+        self._begin(self._sizes[fitting], left[:fitting], why, after_loss=True)
+        return True
+
+    def host_came(self) -> None:
+        """There may be room for more workers."""
+        self._may_grow = True
+
+    def grow(self) -> None:
+        """Called often: has rank 0 ask for more workers, if a host has come that has room for them."""
+        ranks = self._ranks
+        is_idle = self._request is None and self._attempt is None and ranks.has_begun
+        if not (self._may_grow and is_idle and set(ranks.codes()) == {None}):
+            return
+        self._may_grow = False
+        fitting = self._fitting(len(ranks.all) + min(len(self._unused(set())), self._room.free(set())))
+        if fitting > len(ranks.all):
+            ranks.all[0].tell(say="wish", to=self._sizes[fitting])
+
+    def _fitting(self, workers: int) -> int:
+        """How many of so many workers the job can have; 0 if `sizes` has nothing."""
+        return max((number for number in self._sizes if number <= workers), default=0)
+
     # What becomes of it
 
-    def _choose(self, workers: int, avoid: set[int]) -> tuple[list[int], str]:
+    @property
+    def _known(self) -> list[Rank]:
+        return [*self._ranks.all, *self._ranks.spares]
+
+    def _unused(self, avoid: set[int]) -> list[int]:
+        """The numbers that no worker has."""
+        there = [one.number for one in self._known]
+        return [one for one in range(self._room.most) if one not in there and one not in avoid]
+
+    def _choose(self, workers: int, wanted: Request) -> tuple[list[int], str]:
         """The workers that shall be ranks, or why there are not enough."""
-        there = [one.number for one in [*self._ranks.all, *self._ranks.spares]]
-        known = [*there, *(one for one in range(self._most) if one not in there)]
-        able = [one for one in known if one not in avoid]
-        if len(able) < workers:
-            return [], (f"{workers} workers are wanted, and there are at most {len(able)}; expected a "
-                        "smaller configuration, or holdfast launch --most "
-                        f"{workers + len(avoid & set(known))}")
-        return able[:workers], ""
+        able = [one.number for one in self._known if one.number not in wanted.avoid]
+        unused, free = self._unused(wanted.avoid), self._room.free(wanted.avoid_hosts)
+        most = len(able) + min(len(unused), free)
+        if most < workers:
+            avoided = sum(one.number in wanted.avoid for one in self._known)
+            what = "more hosts" if free < len(unused) else f"holdfast launch --most {workers + avoided}"
+            return [], (f"{workers} workers are wanted, and there are at most {most}; expected a smaller "
+                        f"configuration, or {what}")
+        return [*able, *unused][:workers], ""
 
     def _tell_if_ready(self) -> None:
         request = self._request
@@ -196,7 +256,7 @@ class Changes:
             request.is_told = True
             self._ranks.all[0].tell(say="can_change", id=request.id, members=request.members)
 
-    def _begin(self, to: str, members: list[int], why: str = "") -> None:
+    def _begin(self, to: str, members: list[int], why: str = "", *, after_loss: bool = False) -> None:
         """Begins an attempt: the generation of those members. `why` says why it leads back."""
         if why:
             say(f"{why}; the job goes on as {to}")
@@ -208,7 +268,8 @@ class Changes:
         participants = numbers + [one for one in members if one not in numbers]
         request = self._request
         avoid = set() if request is None else request.avoid
-        self._attempt = attempt = Attempt(to, members, holders, old, bool(why), why, participants)
+        self._attempt = attempt = Attempt(to, members, holders, old, bool(why), why, participants,
+                                          after_loss)
         self._ranks.generation += 1
         self._ranks.decided = {}
         known = {one.number: one for one in [*self._ranks.all, *self._ranks.spares]}
@@ -218,7 +279,7 @@ class Changes:
             known[number].is_waiting = False
             known[number].tell(
                 say="change", generation=self._ranks.generation, to=to, members=members, why=why,
-                request="" if request is None else request.id,
+                request="" if request is None else request.id, after_loss=after_loss,
                 is_only_planned=not why and request is not None and request.is_only_planned,
                 able=[one for one in participants if one not in avoid or one in members],
                 homes={one: known[one].home for one in participants},
@@ -229,12 +290,19 @@ class Changes:
         """The next attempt after a death, with the ranks of before that are left."""
         if len(left) == len(attempt.holders):
             return self._begin(attempt.old, [one.number for one in left], why)
-        fitting = max((number for number in self._sizes if number <= len(left)), default=0)
+        fitting = self._fitting(len(left))
         if fitting == 0:
-            self._attempt = None
-            return self._restart(f"{why}; `sizes` of holdfast.Elastic has no configuration for "
-                                 f"{len(left)} workers")
-        self._begin(self._sizes[fitting], [one.number for one in left[:fitting]], why)
+            return self._give_up(attempt, f"{why}; `sizes` of holdfast.Elastic has no configuration for "
+                                          f"{len(left)} workers")
+        self._begin(self._sizes[fitting], [one.number for one in left[:fitting]], why,
+                    after_loss=attempt.after_loss)
+
+    def _give_up(self, attempt: Attempt, why: str) -> None:
+        """All ranks start again from the newest checkpoint."""
+        self._attempt = None
+        if attempt.after_loss:  # no process takes the places of the others
+            self._ranks.keep_only(attempt.members, attempt.to)
+        self._restart(why)
 
     def _commit(self, attempt: Attempt) -> None:
         """The generation is the job from now on."""
@@ -248,7 +316,7 @@ class Changes:
             rank.is_whole = rank.is_open = rank.has_joined = True
             rank.forget_wait()
         request, self._request = self._request, None
-        self._committed()
+        self._committed(attempt)
         for number in attempt.participants:
             member = ranks.of(number)
             if member is not None:

@@ -12,14 +12,17 @@ import time
 from typing import Any
 
 from holdfast import _native
-from holdfast.launch.changes import Changes
+from holdfast.launch.changes import Attempt, Changes
 from holdfast.launch.ending import GAVE_UP, Ending
 from holdfast.launch.hosts import Host, Hosts
 from holdfast.launch.losses import Loss, Losses
 from holdfast.launch.options import Options
 from holdfast.launch.place import STOPPED
-from holdfast.launch.ranks import Rank, Ranks, waiting_too_long
+from holdfast.launch.ranks import Rank, Ranks, end_hang
 from holdfast.launch.recoveries import Recovery, say, words_of
+from holdfast.launch.room import Room
+
+_TO_AGREE = 20.0  # seconds for ranks to say where they are, after a death
 
 
 class Coordinator:
@@ -31,7 +34,7 @@ class Coordinator:
         # What every worker must know of the job.
         self._job = {"id": secrets.token_hex(8), "address": options.address, "port": port}
         self._hosts: Hosts | None = None
-        self._ranks = Ranks()
+        self._ranks = Ranks(can_change=options.most > 1)
         self._target = 0  # the update of the last decision
         self._recovery: Recovery | None = None
         self._losses = Losses()
@@ -40,17 +43,16 @@ class Coordinator:
         self._wait_until: float | None = None  # when the wait for another host ends
         self._signalled: set[Host] = set()  # hosts whose launchers have got a signal
         self._code: int | None = None
-        self._ranks.can_change = options.most > 1
+        self._room = Room(self._ranks, options, self._job)
         self._changes = Changes(
-            self._ranks, options.most,
-            lambda number: self._ranks.start_spare(number, self._all.living, self._job),
+            self._ranks, self._room,
             lambda why: self._restart(why, time.monotonic(), self._ranks.newest_step()),
             self._change_committed)
         self._said_change = self._changes.hear
 
     def begin(self, hosts: Hosts) -> None:
         """Begins when all hosts are there."""
-        self._hosts = hosts
+        self._hosts = self._room.hosts = hosts
         self._wait_until = time.monotonic() + self._options.wait
         self.host_came(hosts.living[0])
 
@@ -85,7 +87,9 @@ class Coordinator:
 
     def tick(self) -> None:
         """Called often."""
-        if self._wait_until is not None and time.monotonic() > self._wait_until:
+        # Those that are left can go on without the others as soon as they know where they are.
+        more = _TO_AGREE if self._is_filling and not self._ranks.decided else 0.0
+        if self._wait_until is not None and time.monotonic() > self._wait_until + more:
             self._wait_until = None
             self._go_on_without_hosts()
         if self._all.is_any_away:
@@ -98,6 +102,7 @@ class Coordinator:
         if self._lost and self._code is None:
             lost, self._lost = self._lost, []
             self._on_loss(lost)
+        self._changes.grow()
         self._ranks.flush_events()
 
     def close(self) -> None:
@@ -114,12 +119,13 @@ class Coordinator:
         return self._hosts
 
     def ranks_of(self, host: int) -> int | None:
-        """How many ranks a host has; None as long as that is not decided."""
-        return self._ranks.number_on(host) if self._ranks.all else None
+        """How many ranks a host has; None if it has none, or as long as that is not decided."""
+        return self._ranks.number_on(host) or None
 
     def host_came(self, host: Host) -> None:
         """A host is there, or a spare that may take the place of one."""
         if self._ranks.all:
+            self._changes.host_came()
             self._start_missing()
         elif not self._all.missing:
             self._wait_until = None
@@ -141,7 +147,8 @@ class Coordinator:
 
     def _start_missing(self) -> None:
         """Starts the ranks that have no process, if their host is there."""
-        if self._lost or self._code is not None or (self._ending.is_stopping and not self._is_filling):
+        if self._lost or self._code is not None or self._changes.is_attempted \
+                or (self._ending.is_stopping and not self._is_filling):
             return
         self._all.fill_places(self.ranks_of)
         for rank in self._ranks.all:
@@ -154,7 +161,7 @@ class Coordinator:
         elif waits and self._wait_until is None:
             self._wait_until = self._all.absent_since + self._options.wait
             say(f"waits up to {max(0.0, self._wait_until - time.monotonic()):.0f} s for another host in "
-                f"place of {', '.join(f'host {number}' for number in self._all.missing)}")
+                f"place of {self._all.names_of_missing}")
         elif not waits:
             self._wait_until = None
 
@@ -163,14 +170,16 @@ class Coordinator:
         if self._ending.leaving is not None:
             started.tell(say="leave", **self._ending.leaving)
 
-    def _change_committed(self) -> None:
+    def _change_committed(self, attempt: Attempt) -> None:
         """The ranks are others now, and begin to count their updates anew."""
-        self._target, self._recovery = 0, None
+        self._target = 0
+        if attempt.after_loss and self._recovery is not None:
+            return self._recovery.go_on_as(attempt.to)
+        self._recovery = None
 
     def _go_on_without_hosts(self) -> None:
         """No other host came in time."""
-        names = ", ".join(f"host {number}" for number in self._all.missing)
-        late = f"{names}: not there"
+        late = f"{self._all.names_of_missing}: not there"
         if not self._ending.is_stopping:  # a stop signal ends the wait at once
             late += f" after {self._options.wait:g} s"
         if not self._ranks.all:
@@ -180,6 +189,8 @@ class Coordinator:
             say(f"{late}: the job ends, and continues from its newest checkpoint when it is "
                 "started again")
             return self._end(self._ending.code_if_unsaved())
+        if not self._ending.is_stopping and self._changes.fewer(late):
+            return
         say(f"{late}: processes on the other hosts take the places of its ranks, all ranks save, "
             "and the job ends; it continues when it is started again")
         self._leave(STOPPED, late)
@@ -341,14 +352,7 @@ class Coordinator:
                 self._restart(f"generation {self._ranks.generation} was not complete after "
                               f"{most:g} s", time.monotonic(), self._recovery.step)
             return
-        found = waiting_too_long(self._ranks.living(), most)
-        if found is None:
-            return
-        rank, others = found
-        for other in others:
-            other.kill(f"it is not in the collective call that rank {rank.number} has waited in for "
-                       f"{most:g} s")
-        if not others:
+        if (rank := end_hang(self._ranks.living(), most)) is not None:
             self._restart_unless_vain(
                 rank, f"all ranks have waited in collective calls for {most:g} s; expected the "
                 "same calls on all ranks, and a network between them")

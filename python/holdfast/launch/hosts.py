@@ -98,6 +98,11 @@ class Hosts:
         return [number for number in range(self.number) if number not in self.living]
 
     @property
+    def names_of_missing(self) -> str:
+        """What a message calls them."""
+        return ", ".join(f"host {number}" for number in self.missing)
+
+    @property
     def absent_since(self) -> float:
         """Since when hosts have been missing."""
         return min((self._absent.get(number, time.monotonic()) for number in self.missing),
@@ -149,14 +154,23 @@ class Hosts:
         self.patience = min(self.patience, SILENCE)
 
     def fill_places(self, ranks_of: Callable[[int], int | None]) -> None:
-        """Gives spares the places of missing hosts that have as many ranks."""
+        """Gives spares the places of missing hosts that have as many ranks, or none any more."""
         for number in self.missing:
             for spare in self.spares:
-                if spare.ranks == ranks_of(number):
+                if ranks_of(number) in (None, spare.ranks):
                     self._absent.pop(number, None)
                     self.spares.remove(spare)
                     spare.number, self.living[number] = number, spare
                     break
+
+    def take_spare(self) -> Host | None:
+        """Makes a spare one more host of the job, which then has more hosts; None if there is no spare."""
+        if not self.spares:
+            return None
+        spare = self.spares.pop(0)
+        spare.number, self.number = self.number, self.number + 1
+        self.living[spare.number] = spare
+        return spare
 
     # Guests
 

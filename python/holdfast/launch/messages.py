@@ -19,6 +19,7 @@
     closed     its Checkpointer was closed
     change     about a change of the               change    a change of the configuration begins
                configuration (changes.py)          change_committed, can_change, cannot_change
+                                              wish      more workers could run: rank 0 may ask
     unsaved    what its checkpoints do not have
 
 Launchers of several hosts talk to each other in the same way, over TCP (hosts.py). Their connection may

@@ -59,6 +59,11 @@ class Rank:
             self.host.do({"do": "tell", "rank": self.number, "serial": self.serial,
                           "message": message})
 
+    def abandon(self, why: str) -> None:
+        """Ends its process, and nothing is heard of that."""
+        self.kill(why)
+        self.exit_code, self.serial = -1, 0
+
     def kill(self, why: str) -> None:
         """Ends its process, which is then lost."""
         if self.host is not None:
@@ -68,11 +73,12 @@ class Rank:
 class Ranks:
     """All ranks of a job, and the generation that they are part of."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, can_change: bool) -> None:
+        """`can_change` if there may be more workers than ranks."""
         self.all: list[Rank] = []
         self.spares: list[Rank] = []  # workers that wait for a place in the job, or have left it
         self.configuration = ""  # that of the job, if a change has led to it
-        self.can_change = False  # there may be more workers than ranks
+        self.can_change = can_change
         self.is_rebuilt = False  # a change has led to it while the processes lived
         self.generation = 0
         self.incarnation = 0  # how often all ranks were started again
@@ -150,16 +156,16 @@ class Ranks:
             started.tell(say="decided", course="fill", **self.decided)
         return started
 
-    def start_spare(self, number: int, hosts: dict[int, Host], job: dict[str, Any]) -> bool:
-        """Starts a worker that waits for a place in the job, on the host with the fewest ranks. False if
-        there is no host."""
-        if not hosts:
-            return False
-        home, host = min(hosts.items(), key=lambda one: self.number_on(one[0]))
+    def start_spare(self, number: int, home: int, host: Host, job: dict[str, Any]) -> None:
+        """Starts a worker that waits for a place in the job, on that host."""
         started = self._new(Rank(number, home), host, is_whole=False)
         self.spares = [*(one for one in self.spares if one.number != number), started]
         self._do_start(started, host, job, is_replacement=False)
-        return True
+
+    def keep_only(self, members: list[int], configuration: str) -> None:
+        """The job has only those ranks from now on, in that configuration."""
+        known = {one.number: one for one in [*self.all, *self.spares]}
+        self.all, self.configuration = [known[number] for number in members], configuration
 
     def newest_step(self) -> int:
         """The greatest step that any rank is in."""
@@ -236,10 +242,15 @@ class Ranks:
                 writer.tell(say="event", **event)
 
 
-def waiting_too_long(ranks: list[Rank], most: float) -> tuple[Rank, list[Rank]] | None:
-    """A rank that has waited for others in a collective call for too long, and the ranks that are
-    in none; None if there is no such rank."""
+def end_hang(ranks: list[Rank], most: float) -> Rank | None:
+    """Ends the ranks that one has waited for in a collective call for too long, as they are in none.
+
+    Returns that rank if all others are in calls, too.
+    """
     first = next((rank for rank in ranks if (rank.waits or 0.0) > most), None)
+    others = [rank for rank in ranks if rank.waits is None]
     if first is None:
         return None
-    return first, [rank for rank in ranks if rank.waits is None]
+    for other in others:
+        other.kill(f"it is not in the collective call that rank {first.number} has waited in for {most:g} s")
+    return None if others else first

@@ -53,6 +53,12 @@ class Recovery:
         self.step = told.get("step", self.step)
         self.note_inexact(told.get("inexact") or [])
 
+    def go_on_as(self, configuration: str) -> None:
+        """The ranks that are left go on without the lost ones, in another configuration."""
+        self.is_filled, self.outcome = True, "fewer ranks"
+        self.note_inexact([f"sums are rounded in another order, because the configuration is {configuration} now"])
+        self.reach("filled")
+
     def note_inexact(self, lines: list[str]) -> None:
         """Notes why the bits may be others than those of an undisturbed run."""
         self._inexact += [one for one in lines if one not in self._inexact]

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 import sys
 import time
 from typing import Any, NoReturn
@@ -11,15 +12,18 @@ from holdfast.errors import NotFoundError
 from holdfast.resize.control import Control
 from holdfast.resize.parallel import Parallel
 
-DONE, FAILED, WRONG_CALL, NOTHING_FOUND = 0, 1, 2, 4
+DONE, FAILED, WRONG_CALL, NOTHING_FOUND, STOPPED = 0, 1, 2, 4, 130
 
 _LOOK = 0.1  # seconds
+_ENDS = ("made", "planned", "refused")  # the states of an answer behind which no other comes
+_TO_TAKE_BACK = 5.0  # seconds for a job to say that it has not begun
 _TO_ANSWER = 20.0  # seconds for a job to say that it has a request
 
 _EXAMPLES = """examples:
   holdfast resize runs/gpt                             the configuration that the job has
   holdfast resize runs/gpt --to tp=1,pp=2,dp=2
   holdfast resize runs/gpt --to dp=3 --avoid 0         on other workers than the first
+  holdfast resize runs/gpt --avoid host1               on other hosts than the second
   holdfast resize runs/gpt --to pp=2 --plan-only       what would move; the job goes on as it is
 """
 
@@ -49,7 +53,7 @@ def main() -> int:
     except NotFoundError as error:
         return _fail(str(error), given.json, NOTHING_FOUND)
     except KeyboardInterrupt:
-        return 130
+        return STOPPED
     if answer["state"] not in ("made", "planned"):
         return _fail(answer.get("why") or "the job has not answered", given.json, FAILED, answer)
     print(json.dumps(answer) if given.json else text_of(answer))
@@ -70,24 +74,40 @@ def text_of(answer: dict[str, Any]) -> str:
 
 
 def _ask(control: Control, given: argparse.Namespace) -> dict[str, Any]:
-    id = control.request(to=given.to or "", avoid=given.avoid, plan_only=given.plan_only)
+    avoided = {"avoid": [one for is_host, one in given.avoid if not is_host],
+               "avoid_hosts": [one for is_host, one in given.avoid if is_host]}
+    id = control.request(to=given.to or "", plan_only=given.plan_only, **avoided)
     began, said = time.monotonic(), ""
     try:
         while True:
             answer = control.read_answer(id)
-            if answer is not None and answer["state"] in ("made", "planned", "refused"):
+            if answer is not None and answer["state"] in _ENDS:
                 return answer
             waited = time.monotonic() - began
             if answer is None and waited > _TO_ANSWER:
+                control.take_back(id)
                 raise NotFoundError(f"{given.run}: its job does not answer; expected a training with "
                                     "holdfast.Elastic under holdfast launch, which makes steps")
             if waited > given.timeout:
-                return {"state": "refused", "why": f"the job has not changed after {given.timeout:g} s; it "
-                                                   "may still do so"}
+                return {"state": "refused", "why": f"the job has not changed after {given.timeout:g} s, and the "
+                                                   f"request {_take_back(control, id)}"}
             said = _tell_state(answer, said, quiet=given.json)
             time.sleep(_LOOK)
-    finally:
-        control.take_back(id)
+    except KeyboardInterrupt:
+        print(f"holdfast: the request {_take_back(control, id)}", file=sys.stderr)
+        raise
+
+
+def _take_back(control: Control, id: str) -> str:
+    """Takes back a request, and says whether that was in time."""
+    taken, until = control.take_back(id), time.monotonic() + _TO_TAKE_BACK
+    while not taken and time.monotonic() < until:
+        answer = control.read_answer(id) or {}
+        if answer.get("state") in ("made", "planned"):
+            return "was carried out"
+        taken = answer.get("state") == "refused"
+        time.sleep(_LOOK)
+    return "was taken back" if taken else "could not be taken back: the job may still change"
 
 
 def _tell_state(answer: dict[str, Any] | None, said: str, *, quiet: bool) -> str:
@@ -115,6 +135,14 @@ def _fail(why: str, as_json: bool, code: int, answer: dict[str, Any] | None = No
     return code
 
 
+def _avoided(text: str) -> tuple[bool, int]:
+    """Whether it is a host, and its number or that of the worker."""
+    number = text.removeprefix("host")
+    if not re.fullmatch(r"\d{1,6}", number):
+        raise argparse.ArgumentTypeError(f"{text}; expected the number of a worker, or a host such as host1")
+    return number != text, int(number)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="holdfast resize", epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -125,8 +153,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("run", help="the run directory of the training")
     parser.add_argument("--to", metavar="CONFIGURATION",
                         help="tp=2,pp=2,dp=1: an axis that is not named is 1 (default: as it is now)")
-    parser.add_argument("--avoid", metavar="WORKER", type=int, action="append", default=[],
-                        help="a worker that shall have no part in the job any more; may be repeated")
+    parser.add_argument("--avoid", metavar="WORKER|hostN", type=_avoided, action="append", default=[],
+                        help="a worker, or a host (host1) with all its workers, that shall have no part in "
+                             "the job any more; may be repeated")
     parser.add_argument("--plan-only", action="store_true",
                         help="say what would move, and change nothing; training stands still for a moment, "
                              "because the model is built to know it")

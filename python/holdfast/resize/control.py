@@ -2,6 +2,7 @@
 
     request-ID.json   what is asked for; written under another name and renamed, so that it is whole
     answer-ID.json    how far it is, by the job: "asked", "waits", "made", "planned" or "refused"
+    withdrawn-ID.json the request is not wanted any more
     now.json          the configuration that the job has, its workers, and since which step
 
 All are small JSON objects. A request names the epoch of the job that it is for, so that a job that is
@@ -44,9 +45,21 @@ class Control:
         self._write(f"request-{id}.json", {"id": id, "epoch": self.epoch(), **wanted})
         return id
 
-    def take_back(self, id: str) -> None:
-        """The request is not wanted any more, unless it has been taken."""
-        (self._folder / f"request-{id}.json").unlink(missing_ok=True)
+    def take_back(self, id: str) -> bool:
+        """The request is not wanted any more. False if the job has it: its answer says what becomes of it."""
+        try:
+            (self._folder / f"request-{id}.json").unlink()
+        except FileNotFoundError:
+            self._write(f"withdrawn-{id}.json", {"id": id})
+            return False
+        return True
+
+    def withdrawn(self) -> list[str]:
+        """The ids of requests that are not wanted any more; once."""
+        found = self._paths("withdrawn-")
+        for path in found:
+            path.unlink(missing_ok=True)
+        return [path.name.removeprefix("withdrawn-").removesuffix(".json") for path in found]
 
     def requests(self) -> list[dict[str, Any]]:
         """Takes the requests that are there, the oldest first; those that are none are dropped."""
@@ -71,23 +84,19 @@ class Control:
 
     def read_answer(self, id: str) -> dict[str, Any] | None:
         """How far it is; None if the job has not said anything yet."""
-        try:
-            answer = json.loads((self._folder / f"answer-{id}.json").read_bytes())
-            return answer if isinstance(answer, dict) else None
-        except (OSError, ValueError):
-            return None
+        return self._read(f"answer-{id}.json") or None
 
-    def note(self, to: str, workers: list[int], step: int) -> None:
-        """Notes the configuration that the job has."""
+    def note(self, to: str, workers: list[int], step: int | None) -> None:
+        """Notes the configuration that the job has had since that step; None: since when it was noted."""
+        before = self._read("now.json")
+        is_same = (before.get("to"), before.get("workers")) == (to, workers)
+        step = before.get("step", 0) if step is None and is_same else step or 0
         self._write("now.json", {"to": to, "workers": workers, "step": step, "epoch": self.epoch()})
 
     def configuration(self) -> dict[str, Any]:
         """What note() has noted last. NotFoundError if the job that has the run has noted nothing."""
-        try:
-            now = json.loads((self._folder / "now.json").read_bytes())
-        except (OSError, ValueError):
-            now = {}
-        if not isinstance(now, dict) or now.get("epoch") != self.epoch():
+        now = self._read("now.json")
+        if now.get("epoch") != self.epoch():
             raise NotFoundError(f"{self._run}: its job cannot change its configuration; expected "
                                 "holdfast.Elastic, and holdfast launch")
         return now
@@ -97,6 +106,14 @@ class Control:
             return [one for one in self._folder.iterdir() if one.name.startswith(start)]
         except OSError:
             return []
+
+    def _read(self, name: str) -> dict[str, Any]:
+        """What a file says; {} if it is not there, or not whole."""
+        try:
+            found = json.loads((self._folder / name).read_bytes())
+            return found if isinstance(found, dict) else {}
+        except (OSError, ValueError):
+            return {}
 
     def _write(self, name: str, value: dict[str, Any]) -> None:
         self._folder.mkdir(exist_ok=True)

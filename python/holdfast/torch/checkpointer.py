@@ -23,6 +23,7 @@ from holdfast.torch.loop.end_of_training import EndOfTraining
 from holdfast.torch.loop.losses import Losses, wait_for_value
 from holdfast.torch.loop.messages import Messages
 from holdfast.torch.parts import Given, Parts
+from holdfast.torch.recover.link import FewerWorkers
 from holdfast.torch.loop.resume import Resume
 from holdfast.torch.loop.saves import Save
 from holdfast.torch.loop.self_check import Check, check
@@ -237,7 +238,11 @@ class Checkpointer(Parts):
         micro-batches of the update belong into one call. What else the function does (prints,
         counters) may happen twice. Without `holdfast launch` this is a plain call.
         """
-        return self._recovery.run(function, args, kwargs)
+        while True:
+            try:
+                return self._recovery.run(function, args, kwargs)
+            except FewerWorkers:
+                args, kwargs = self._elastic.go_on_with_fewer(args, kwargs)
 
     def step(self, step: int, loss: Any = None, *, metrics: Mapping[str, Any] | None = None) -> None:
         """Call it when `step` is done. It saves if it is time, in the background.
@@ -304,8 +309,8 @@ class Checkpointer(Parts):
         are on a GPU, save() waits. Without them, a step just saved is not saved again.
         """
         self._saves.metrics.tell(metrics, wait=True)
-        self._recovery.save(functools.partial(self._save_asked, whole_number(step),
-                                              wait_for_value(loss)))
+        save = functools.partial(self._save_asked, whole_number(step), wait_for_value(loss))
+        self._with_those_left(lambda: self._recovery.save(save))
         self._rehearsal.saved(self, step, loss)
         return Save(self._saves, self._recovery.check_no_loss)
 
@@ -377,10 +382,13 @@ class Checkpointer(Parts):
         seen since then. Otherwise it warns. With save=False, or every="never", it saves nothing.
         """
         if self._saves.job is not None:
-            end = EndOfTraining(self._saves, self._steps, self._changes, self._watch,
-                                self._recovery.check_not_broken)
-            self._recovery.at_end(lambda: end.save(self._save_last, save, self._never_saves, timeout),
-                                  self._closing, timeout)
+            self._with_those_left(lambda: self._close(timeout, save=save))
+
+    def _close(self, timeout: float | None, *, save: bool) -> None:
+        end = EndOfTraining(self._saves, self._steps, self._changes, self._watch,
+                            self._recovery.check_not_broken)
+        self._recovery.at_end(lambda: end.save(self._save_last, save, self._never_saves, timeout),
+                              self._closing, timeout)
 
     def _save_last(self, step: int) -> None:
         self._state.data.note_end()

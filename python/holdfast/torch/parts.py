@@ -21,6 +21,7 @@ from holdfast.torch.loop.saves import Saves
 from holdfast.torch.loop.settle_thread import SettleThread
 from holdfast.torch.loop.stopping import Stopping
 from holdfast.torch.loop.update_boundaries import UpdateBoundaries
+from holdfast.torch.recover.link import FewerWorkers
 from holdfast.torch.recover.recovery import recovery_for
 from holdfast.torch.state.capture import Captured
 from holdfast.torch.state.ddp_buckets import BucketOrders
@@ -58,6 +59,7 @@ class Parts:
     """The parts, as attributes of the Checkpointer."""
 
     _given: Given
+    _elastic: Any
     _messages: Any
     _durable: Any
     _stalled: float
@@ -112,6 +114,14 @@ class Parts:
         if self._recovery.is_active:
             self._steps.agreed(saved := self._durable.agree(job))
             self._recovery.agreed(saved)
+
+    def _with_those_left(self, call: Callable[[], None]) -> None:
+        """Calls the function, and again for the smaller configuration if ranks are lost for good."""
+        while True:
+            try:
+                return call()
+            except FewerWorkers:
+                self._elastic.go_on_with_fewer((), {})
 
     def _leave_configuration(self, *, alone: bool = False) -> None:
         """Closes the job, with all ranks or alone, and takes the parts back: others follow."""

@@ -28,6 +28,7 @@ from elastic_models import ARGS, training_of, make_step
 import holdfast
 from holdfast import _native
 from holdfast.resize.parallel import Parallel
+from holdfast.torch.elastic import late_memory
 from holdfast.torch.recover import crash_points
 
 HOW = {
@@ -37,11 +38,13 @@ HOW = {
     "plain data": "the loader is a DataLoader of torch",
     "saves": "it saves after step 90, so that a job that is started again begins there",
     "is stopped": "the launcher gets SIGTERM when worker 0 has built its new model",
+    "loses its host": "worker 2 and its launcher are killed at the gate of step 7",
     "no buffers": "the model has no buffers",
     "vision": "a ResNet with a GradScaler, and two processes that read data",
     "hugging face": "a Llama of Hugging Face",
     "counts": "RUN.counts.W has what each worker has moved, written and held",
     "no bits": "RUN.bits is not written",
+    "parts": "the state moves in parts",
 }
 ENOUGH = 20.0  # seconds after which an answer does not come any more
 
@@ -60,6 +63,16 @@ def on_reach(point):
     mark = Path(f"{run}.killed.{kill.replace(' ', '-')}")
     if kill in kills and not mark.exists():
         mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    lost = Path(f"{run}.lost")
+    if (point, worker, reached[point]) == ("gate", 2, 8) and "loses its host" in how and not lost.exists():
+        lost.touch()
+        os.kill(os.getppid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+    lost = Path(f"{run}.lost")
+    if (point, worker, reached[point]) == ("gate", 2, 8) and "loses its host" in how and not lost.exists():
+        lost.touch()
+        os.kill(os.getppid(), signal.SIGKILL)
         os.kill(os.getpid(), signal.SIGKILL)
     if (point, worker) == ("change built", 0) and "is stopped" in how:
         os.kill(os.getppid(), signal.SIGTERM)
@@ -172,12 +185,14 @@ def write(path, value):
 
 change_layout, _native.change_layout = _native.change_layout, counted_change
 crash_points.on_reach = on_reach
+late_memory._SMALL = 0  # these tensors are small
 faulthandler.register(signal.SIGUSR2)  # says where a process is that hangs
 torch.set_num_threads(1)  # many processes share few cores
 torch.manual_seed(0)
 training = training_of(how, worker)
 job = holdfast.Elastic(training.build, first, backend="gloo",
-                       sizes={3: "dp=3", 2: "dp=2" if {"vision", "hugging face"} & {*how} else "pp=2", 1: "dp=1"})
+                       sizes={3: "dp=3", 2: "dp=2" if {"vision", "hugging face"} & {*how} else "pp=2", 1: "dp=1"},
+                       in_parts="parts" in how or None)
 optimizer, warm_up, scaler = training.optimizers(job)
 if "plain data" in how:
     loader = torch.utils.data.DataLoader(training.data, 24)

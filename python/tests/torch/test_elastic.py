@@ -22,7 +22,7 @@ def alone(tmp_path_factory):
 
 
 def test_a_job_goes_through_configurations_with_all_bits_and_samples(tmp_path, alone):
-    job = Job(tmp_path / "run", "tp=2,pp=2", "dp=2,pp=2;pp=2;dp=3;dp=2,tp=2;pp=4")
+    job = Job(tmp_path / "run", "tp=2,pp=2", "dp=2,pp=2;pp=2;dp=3;dp=2,tp=2;pp=4", how=["parts"])
     assert job.code == 0, job.said
     assert [one["state"] for one in job.answers] == ["made"] * 5, job.said
     assert job.check_bits() == 5

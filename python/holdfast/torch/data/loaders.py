@@ -61,6 +61,11 @@ class Loaders:
                 for name, one in self._all.items()}
 
     @property
+    def each(self) -> list[Any]:
+        """The loaders, whatever their kinds are."""
+        return list(self._all.values())
+
+    @property
     def per_rank(self) -> bool:
         """True if each rank has a position of its own."""
         return any(getattr(one, "per_rank", True) for one in self._all.values())

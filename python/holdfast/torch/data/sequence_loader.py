@@ -192,6 +192,7 @@ class _SequenceLoader(Loader):
         self.weight = 1.0
         self._follows = False  # the ranks are those of a job that may change its configuration
         self._is_recut = False  # they are others now, and the running `for` has to follow
+        self._newest: tuple[int, Any] = (0, None)  # a batch that was handed out, and where it begins
         self._loaded = False  # a state was loaded, and no `for` has begun since
 
     @property
@@ -215,6 +216,31 @@ class _SequenceLoader(Loader):
         """The replica that this process is part of has another number."""
         self.sampler.rank, self.sampler.world = rank, world
         self._is_recut = True
+
+    def take_back(self) -> list[Any]:
+        """Takes back the batches that were handed out since the last ck.step(), and returns them.
+
+        ValueError unless that is one batch at most. The running `for` reads its samples again as soon
+        as it follows other ranks: read_again() then has the share of this rank now.
+        """
+        if self._since_step == 0:
+            return []
+        if self._since_step > 1 or self._pass is None or self._pass.iterator() is None:
+            raise ValueError(f"{self._since_step} batches were read for a step, and are now for other ranks; "
+                             "expected one batch for each step")
+        self.sampler.cursor, batch = self._newest
+        self._is_recut = True
+        self.handed_out, self._since_step = self.handed_out - 1, 0
+        self._pass.handed_out, self._pass.unused = self._pass.handed_out - 1, self._pass.unused - 1
+        if self._again:  # the step itself reads it, and will do so again
+            self._again.clear()
+            return []
+        return [batch]
+
+    def read_again(self) -> Any:
+        """The next batch of the running `for`, which does not get it."""
+        assert self._pass is not None
+        return next(self._pass.iterator())
 
     def why_not(self, world: int) -> str:
         """Why so many replicas cannot share the batches; "" if they can."""
@@ -264,6 +290,7 @@ class _SequenceLoader(Loader):
         first = self.sampler.cursor
         while (batch := next(batches, _END)) is not _END:
             self.weight = self.sampler.weight()
+            self._newest = self.sampler.cursor, batch if self._follows else None
             self.sampler.advance()
             yield batch
             if self._is_recut:  # what was read ahead is for other ranks

@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.overrides import TorchFunctionMode
 
 from holdfast.resize.parallel import AXES, Parallel
+from holdfast.torch.elastic.late_memory import LateMemory
 from holdfast.torch.state.module_names import by_key
 from holdfast.torch.values import generators
 
@@ -39,23 +40,23 @@ def build(function: Build, mesh: DeviceMesh) -> dict[str, Any]:
     return parts
 
 
-def build_empty(function: Build, mesh: DeviceMesh, device: torch.device) -> dict[str, Any]:
-    """The same, with memory that nobody has filled. Draws no random numbers.
+def build_empty(function: Build, mesh: DeviceMesh, device: torch.device, late: LateMemory) -> dict[str, Any]:
+    """The same, with memory that nobody has filled, or later. Draws no random numbers.
 
     ValueError if a tensor that the function made has no memory: it is no parameter or buffer.
     """
     drawn = generators.capture()
-    with _ddp_gets_memory(device), torch.device("meta"), _ExamplesHaveMemory():
+    with _ddp_gets_memory(device, late), torch.device("meta"), _ExamplesHaveMemory():
         parts = build(function, mesh)
     generators.restore(drawn)
     for name, part in parts.items():
         for key, module in _modules_of(part):
-            give_memory(module, device)
+            give_memory(module, device, late)
             _check_memory(f"{name}{'.' if key else ''}{key}", module)
     return parts
 
 
-def give_memory(module: nn.Module, device: torch.device) -> None:
+def give_memory(module: nn.Module, device: torch.device, late: LateMemory) -> None:
     """Gives all parameters and buffers on the meta device memory. Tied ones stay tied."""
     places: dict[int, list[tuple[nn.Module, str]]] = {}
     for child in module.modules():
@@ -64,7 +65,7 @@ def give_memory(module: nn.Module, device: torch.device) -> None:
                 places.setdefault(id(parameter), []).append((child, name))
     if not places and not any(one.is_meta for one in module.buffers()):
         return
-    module._apply(lambda one: torch.empty_like(one, device=device) if one.is_meta else one)
+    module._apply(lambda one: late.take_from(torch.empty_like(one, device=device)) if one.is_meta else one)
     for (child, name), *others in places.values():
         for other, same in others:
             other._parameters[same] = child._parameters[name]
@@ -116,7 +117,7 @@ class _ExamplesHaveMemory(TorchFunctionMode):
 
 
 @contextlib.contextmanager
-def _ddp_gets_memory(device: torch.device) -> Iterator[None]:
+def _ddp_gets_memory(device: torch.device, late: LateMemory) -> Iterator[None]:
     """Inside it, DDP gives its module memory first, and sends no parameters: they come from elsewhere.
 
     DDP cannot be made on the meta device, because it makes buckets for its gradients.
@@ -124,7 +125,7 @@ def _ddp_gets_memory(device: torch.device) -> Iterator[None]:
     make = DistributedDataParallel.__init__
 
     def make_empty(self: Any, module: nn.Module, *args: Any, **options: Any) -> None:
-        give_memory(module, device)
+        give_memory(module, device, late)
         with torch.device(device):
             make(self, module, *args, **{**options, "init_sync": False})
 

@@ -1,5 +1,6 @@
 """The state of a job while its configuration changes: what each rank held before, and what that is of."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 from holdfast import _native
 from holdfast.resize.parallel import Parallel
 from holdfast.torch.data.read_batch import mix_seeds
+from holdfast.torch.elastic.late_memory import free_on
 from holdfast.torch.state.peer_step import CarriedStep, PeerTensor, describe
 
 
@@ -55,6 +57,20 @@ class CarriedState:
                  "late": late})
 
 
+    def free(self, names: set[str]) -> None:
+        """Gives back the memory of those tensors."""
+        for one, tensor in zip([*self.told["tensors"], *(wire for _, wire, _ in self.firsts)] if self.told else [],
+                               self.held, strict=True):
+            if one[0] in names:
+                free_on(tensor)
+
+
+def bytes_of(told: list[Any]) -> dict[str, int]:
+    """The bytes of all tensors that ranks have told of, by their names."""
+    return {name: math.prod(shape) * getattr(torch, dtype).itemsize
+            for holder in told if holder for name, dtype, shape, _ in holder["tensors"]}
+
+
 def join_told(told: list[Any], parallel: Parallel, rank: int, before: int | None) -> CarriedStep:
     """The state that all participants have told of, for a rank of the new configuration.
 
@@ -62,17 +78,21 @@ def join_told(told: list[Any], parallel: Parallel, rank: int, before: int | None
     """
     holders = sorted((one for one in told if one), key=lambda one: one["rank"])
     first = holders[0]
+    if len(steps := {one["step"] for one in holders}) > 1:
+        raise ValueError(f"ranks have the states of steps {', '.join(map(str, sorted(steps)))}; expected one")
     old = Parallel.parse(first["parallel"])
     tensors = {one[0]: one for holder in holders for one in holder["tensors"]}
     place = parallel.coordinates(rank)
     # A place means the same as before if the model is cut in the same way.
     seed = mix_seeds(mix_seeds(first["seed"], first["step"]), place[0] << 32 | place[1])
     is_alike = (old.pp, old.tp) == (parallel.pp, parallel.tp)
+    named = [one["rank objects"]["generators"]["extra"] for one in holders]
+    alike = {name: state for name, state in named[0].items() if all(one.get(name) == state for one in named)}
     own = next((one for one in holders if is_alike and old.coordinates(one["rank"]) == place), None)
     return CarriedStep(
         first["step"], [PeerTensor.of(one) for one in tensors.values()], first["objects"],
         [one["rank objects"] for one in holders], own=None if own is None else own["rank objects"],
-        seed=seed, is_mine=own is not None and own["rank"] == before,
+        seed=seed, alike=alike, is_mine=own is not None and own["rank"] == before,
         late=sorted({name for one in holders for name in one["late"]}))
 
 

@@ -8,7 +8,8 @@
        memory of its own; the optimizers get its parameters, and the job is opened for it. If fewer bytes
        move with other workers in the places, or in another order, this is done once more with those.
     5. Every byte moves from where it is to where it belongs (change_layout). All tensors are sealed
-       before and after, and the seals must be equal.
+       before and after, and the seals must be equal. If memory does not suffice for the old and the new
+       state together, this happens in parts, and the old tensors of a part are let go (late_memory.py).
     6. Plain values are loaded: options of groups, schedulers, the position in the data.
     7. Each worker says that it is done. When the launcher has heard that of all, the generation is the
        job.   <- the commit point
@@ -17,28 +18,45 @@
 What fails before 7, on any worker, leads to another attempt with the same old state. If all ranks of
 before live, it leads back: they connect the old groups again and take the old model, which nobody has
 touched. Otherwise it is made from 3 on, for a configuration of those that are left. What fails in that,
-too, makes all ranks start again from the newest checkpoint.
+too, makes all ranks start again from the newest checkpoint; so does a failure behind the first part.
 """
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from holdfast import _native
 from holdfast.errors import Interrupted, UnavailableError
 from holdfast.resize.parallel import Parallel
-from holdfast.torch.elastic.carried_state import CarriedState, join_told, merged_groups
+from holdfast.torch.elastic.carried_state import CarriedState, bytes_of, join_told, merged_groups
+from holdfast.torch.elastic.late_memory import LateMemory, is_tight, parts_of, room_for, stand_ins
 from holdfast.torch.loop.cuda_stream import current_stream
 from holdfast.torch.recover.crash_points import reach
 from holdfast.torch.recover.meet import meet_all
 from holdfast.torch.recover.peers import tell
 from holdfast.torch.recover.worker_side import WorkerSide, wait_for_end
+from holdfast.torch.state.piece import Piece
 
 _log = logging.getLogger("holdfast")
 
 _PATIENCE = 600.0  # seconds that workers wait for each other in an attempt
 _WORTH_IT = 0.01  # other places are taken if so much of all that is needed need not move then
+
+
+@dataclass
+class Moved:
+    """What has moved, in all parts."""
+
+    moved: int = 0  # bytes between workers
+    bound: int = 0  # the least that any plan could move
+    seals: int = 0  # tensors that were sealed before and after
+
+    def add(self, made: _native.Exchanged) -> None:
+        """Adds a part."""
+        self.moved, self.bound, self.seals = (self.moved + made.moved, self.bound + made.bound,
+                                              self.seals + made.seals)
 
 
 class Actor(Protocol):
@@ -48,9 +66,9 @@ class Actor(Protocol):
 
     def go_back(self, prefix: str, is_stale: Callable[[], bool]) -> None: ...
 
-    def rebuild(self, parallel: Parallel) -> None: ...
+    def rebuild(self, parallel: Parallel, late: LateMemory) -> None: ...
 
-    def open(self, optimizer_groups: list[dict[str, int]]) -> Any: ...
+    def open(self, optimizer_groups: list[dict[str, int]], held: Collection[str]) -> Any: ...
 
     def undo(self, *, together: bool = False) -> None: ...
 
@@ -58,17 +76,23 @@ class Actor(Protocol):
 class Change:
     """A change under way."""
 
-    def __init__(self, side: WorkerSide, member: Actor, carried: CarriedState) -> None:
+    def __init__(self, side: WorkerSide, member: Actor, carried: CarriedState, *,
+                 in_parts: bool | None) -> None:
         self._side, self._link, self._groups = side, side.link, side.groups
         self._member, self._carried = member, carried
         self._transport: _native.TcpTransport | None = None
+        self._in_parts = in_parts  # whether the state moves in parts; None: if it must
+        self._is_freed = False  # it has begun to, so that the old one is not whole any more
+        self._late = LateMemory()  # of the new tensors
+        self._describe: Callable[[list[tuple[Piece, str]]], list[_native.Piece]] = list  # to the engine
         self.seconds: dict[str, float] = {}  # of each phase
         self._last = time.perf_counter()
-        self.moved: _native.Exchanged | None = None
+        self.moved: Moved | None = None
         self.planned: dict[str, Any] | None = None  # what the change would be, if only that was asked for
         self.why = ""  # why it has led back
         self.wanted = ""  # the configuration that was asked for
         self.step = -1  # the step behind which it is made
+        self.has_gone_back = False  # the configuration is the one of before
 
     def make(self, decided: dict[str, Any]) -> dict[str, Any] | None:
         """Makes attempts until one is committed, and returns what the launcher said of it.
@@ -112,7 +136,10 @@ class Change:
 
     def _attempt(self, decided: dict[str, Any]) -> dict[str, Any]:
         self._last = time.perf_counter()
+        if self._is_freed:
+            raise UnavailableError("the state was moved in parts, so that no rank has that of before any more")
         if self._carried.is_of(decided["to"], decided["members"]) and not decided["is_only_planned"]:
+            self.has_gone_back = True
             self._go_back(decided)
             return decided
         self._member.set_aside()
@@ -123,7 +150,7 @@ class Change:
         self._reach("met")
         new, finish = self._take_place(decided, told)
         self._check(decided)
-        if (placed := self._place(decided, old, new)) is not None:
+        if (placed := self._place(decided, old, self._describe(stand_ins(new)))) is not None:
             if self._link.slot in decided["members"]:
                 self._member.undo(together=True)
             decided = placed
@@ -132,14 +159,33 @@ class Change:
         if decided["is_only_planned"]:
             raise UnavailableError("only a plan was asked for")
         self._check(decided)
-        self.moved = _native.change_layout(
-            self._transport, _native.Pieces(old), _native.Pieces(new), _PATIENCE,
-            True, current_stream())
+        self._move(bytes_of(told), own["tensors"] if own else [], old, new)
         self._reach("copied")
         finish()
         self._check(decided)
         self._reach("loaded")
         return decided
+
+    def _move(self, tensors: dict[str, int], held: list[Any], old: list[_native.Piece],
+              new: list[tuple[Piece, str]]) -> None:
+        """Moves all bytes, in parts if memory does not suffice for the old and the new state."""
+        assert self._transport is not None
+        told = tell(self._transport, {**room_for(self._late), "in_parts": self._in_parts})
+        wanted = [one["in_parts"] for one in told]
+        in_parts = True in wanted or (False not in wanted and is_tight(told))
+        self.moved = Moved()
+        for names in parts_of(tensors) if in_parts else [set(tensors)]:
+            mine = [one for one in new if one[1] in names]
+            self._late.give([piece.tensor for piece, _ in mine])
+            made = _native.change_layout(
+                self._transport, _native.Pieces([one for one, wire in zip(old, held, strict=True)
+                                                 if wire[0] in names]),
+                _native.Pieces(self._describe(mine)), _PATIENCE, True, current_stream())
+            self.moved.add(made)
+            if in_parts:
+                self._is_freed = True
+                self._carried.free(names)
+        self._late.give()
 
     def _place(self, decided: dict[str, Any], old: list[_native.Piece],
                new: list[_native.Piece]) -> dict[str, Any] | None:
@@ -169,13 +215,15 @@ class Change:
         parallel = Parallel.parse(decided["to"])
         self._groups.begin_anew(self._prefix(decided), lambda: self._link.is_stale(decided["generation"]))
         self._groups.may_repeat = True  # a call that fails is void, and the attempt fails behind it
-        self._member.rebuild(parallel)
+        self._late = LateMemory()
+        self._member.rebuild(parallel, self._late)
         self._check(decided)
         self._reach("built")
         with self._groups.unrecorded():
-            resume = self._member.open(merged_groups(told))
+            resume = self._member.open(merged_groups(told), bytes_of(told))
             found = join_told(told, parallel, self._link.rank, before)
-            self.step, new = found.step, resume.allocate(found)
+            self.step, new = found.step, resume.allocate(found, self._late.of_new_tensors())
+            self._describe = resume.describe
         self._check(decided)
         self._reach("opened")
 

@@ -38,20 +38,23 @@ class Elastic:
               memory and all values afterwards.
     parallel  the configuration at first: "tp=2,pp=2,dp=1"; an axis that is not named is 1.
     sizes     the configuration for a number of workers, {3: "dp=3"}: what the job goes on with if
-              workers die during a change.
+              workers are lost and no others take their places, or if more come. `parallel` is one of them.
     device    where the model lives; by default the GPU of LOCAL_RANK, or the CPU.
     backend   as for init_process_group().
     timeout   of collective calls, as for init_process_group().
+    in_parts  whether the state moves in parts, with which a rank never has the old and the new state
+              together in memory. If such a change fails, all ranks start again from the newest checkpoint.
+              By default, the state does so only if memory does not suffice for both.
     """
 
     def __init__(self, build: Build, parallel: str, *, sizes: Mapping[int, str] | None = None,
                  device: torch.device | str | None = None, backend: str | None = None,
-                 timeout: timedelta = timedelta(minutes=10)) -> None:
+                 timeout: timedelta = timedelta(minutes=10), in_parts: bool | None = None) -> None:
         checked = {number: Parallel.parse(one) for number, one in (sizes or {}).items()}
         for number, one in checked.items():
             if one.workers != number:
                 raise ValueError(f"sizes: {one} has {one.workers} workers; expected {number}")
-        self._member = Member(build, Parallel.parse(parallel), checked, device, backend, timeout)
+        self._member = Member(build, Parallel.parse(parallel), checked, device, backend, timeout, in_parts)
 
     def __getattr__(self, name: str) -> Any:
         parts = {} if name.startswith("_") else self._member.parts

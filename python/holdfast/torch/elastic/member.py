@@ -4,7 +4,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import Any
 
@@ -19,8 +19,10 @@ from holdfast.torch.elastic.carried_state import CarriedState
 from holdfast.torch.elastic.change import Change
 from holdfast.torch.elastic.held_signals import HeldSignals
 from holdfast.torch.elastic.kept_groups import KeptGroups, forget_groups
+from holdfast.torch.elastic.late_memory import LateMemory
 from holdfast.torch.elastic.new_parameters import KeptParameters, give_parameters
-from holdfast.torch.elastic.requests import Requests, answer
+from holdfast.torch.elastic.requests import Requests, event_of, figures_of
+from holdfast.torch.elastic.step_arguments import StepArguments
 from holdfast.torch.recover import worker_side
 from holdfast.torch.recover.crash_points import reach
 from holdfast.torch.recover.inner_group import connect_to_store
@@ -39,13 +41,16 @@ class Member:
     """What is behind holdfast.Elastic. Only the thread that trains uses it."""
 
     def __init__(self, build: building.Build, parallel: Parallel, sizes: dict[int, Parallel],
-                 device: torch.device | str | None, backend: str | None, timeout: timedelta) -> None:
-        self._build, self._backend, self._timeout, self._sizes = build, backend, timeout, sizes
+                 device: torch.device | str | None, backend: str | None, timeout: timedelta,
+                 in_parts: bool | None) -> None:
+        self._in_parts = in_parts
+        self._build, self._backend, self._timeout = build, backend, timeout
         self.device = _device(device)
         self._side = worker_side.current()
         link = None if self._side is None else self._side.link
         # A process without a place in the job makes a model that only shows its parameters.
         self.waits = link is not None and link.is_joiner
+        sizes = {parallel.workers: parallel, **sizes}  # what the program begins with is one of them
         self.parallel = Parallel.parse(link.configuration) if link and link.configuration else parallel
         self.parts: dict[str, Any] = {}
         self.mesh: Any = None
@@ -65,7 +70,7 @@ class Member:
         self._make_parts(self.waits or (link is not None and link.is_replacement and link.is_rebuilt))
         if link is not None and not self.waits and dist.get_rank() == 0:
             link.say("change", what="configured", text=str(self.parallel),
-                     sizes={str(number): str(one) for number, one in self._sizes.items()})
+                     sizes={str(number): str(one) for number, one in sizes.items()})
 
     @property
     def coordinates(self) -> tuple[int, int, int]:
@@ -102,10 +107,11 @@ class Member:
         dist.init_process_group(self._backend, store=store, rank=max(0, link.rank),
                                 world_size=self.parallel.workers, timeout=self._timeout)
 
-    def _make_parts(self, is_empty: bool) -> None:
+    def _make_parts(self, is_empty: bool, late: LateMemory | None = None) -> None:
         self.mesh = building.make_mesh(self.device, self.parallel)
         if is_empty:
-            self.parts = building.build_empty(self._build, self.mesh, self.device)
+            late = LateMemory() if late is None else late
+            self.parts = building.build_empty(self._build, self.mesh, self.device, late)
         else:
             self.parts = building.build(self._build, self.mesh)
 
@@ -114,6 +120,7 @@ class Member:
     def set_aside(self) -> None:
         """Has no process groups any more. Those that hold the state are kept; others are destroyed."""
         assert self._side is not None
+        self._side.groups.forget_failure()
         if self._old is None or self._old.groups is not None:
             forget_groups()
         else:
@@ -132,22 +139,22 @@ class Member:
         self._follow()
         self._open_parts()
 
-    def rebuild(self, parallel: Parallel) -> None:
-        """Makes groups, mesh and model for a configuration."""
+    def rebuild(self, parallel: Parallel, late: LateMemory) -> None:
+        """Makes groups, mesh and model for a configuration; its tensors get their memory later."""
         self.parallel, hook = parallel, sys.excepthook
         self._make_groups()
         sys.excepthook = hook  # torch has put one more around it
-        self._make_parts(True)
+        self._make_parts(True, late)
         self._follow()
 
     def _follow(self) -> None:
         for loader in self._loaders:
             loader.follow_ranks(self.coordinates[1], self.parallel.dp)
 
-    def open(self, optimizer_groups: list[dict[str, int]]) -> Any:
-        """Opens the job of the Checkpointer for the new model."""
+    def open(self, optimizer_groups: list[dict[str, int]], held: Collection[str]) -> Any:
+        """Opens the job of the Checkpointer for the new model; workers hold the tensors of these names."""
         given = self._checkpointer._given
-        give_parameters(given.optimizer, self.parts["model"], given.layout.names, optimizer_groups)
+        give_parameters(given.optimizer, self.parts["model"], given.layout.names, optimizer_groups, held)
         return self._open_parts()
 
     def _open_parts(self) -> Any:
@@ -189,7 +196,7 @@ class Member:
             return
         if not self._is_noted and self._side is not None:
             self._is_noted = True
-            self._requests.note(self._side.link.members, 0)
+            self._requests.note(self._side.link.members, None if self._side.link.is_replacement else 0)
         if ready := self._requests.take_ready():
             job.change(ready)
 
@@ -213,7 +220,7 @@ class Member:
             link.say("change", what="waits")
             decided = link.await_change(after)
             assert decided is not None
-            change = Change(self._side, self, CarriedState())
+            change = Change(self._side, self, CarriedState(), in_parts=self._in_parts)
             with self._signals.held():
                 if (made := change.make(decided)) is not None:
                     self.waits = link.is_joiner = False
@@ -223,16 +230,46 @@ class Member:
 
     def _change(self, step: int) -> None:
         assert self._side is not None
-        link, began, old = self._side.link, time.perf_counter(), self.parallel
+        link, began = self._side.link, time.perf_counter()
         link.say("change", what="appointed")
         decided = link.await_change(link.generation)
-        if decided is None:
-            return  # a rank was lost: the launcher says so to whoever has asked
+        if decided is not None and not decided["after_loss"]:
+            self._carry_out(step, decided, began)
+        # Else a rank was lost: the launcher says so to whoever has asked.
+
+    def go_on_with_fewer(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Ranks are lost for good: goes on as the launcher has decided, from the step that is done.
+
+        Returns the arguments of the step that is to be made again, with this rank's share of its batch.
+        """
+        assert self._side is not None
+        link, began = self._side.link, time.perf_counter()
+        decided, held = link.fewer, self._checkpointer
+        assert decided is not None
+        try:
+            if why := self._why_not(Parallel.parse(decided["to"])):
+                raise ValueError(why)
+            step = held._recovery.step_in_memory()
+            taken = [loader.take_back() for loader in self._loaders]
+            given = StepArguments(args, kwargs, [one for batches in taken for one in batches])
+            held._saves.drop()
+        except Exception as error:
+            link.say("change", what="unchanged", generation=link.announced, why=str(error))
+            worker_side.wait_for_end()
+        with self._signals.held():
+            self._carry_out(step, decided, began, alone=True)
+        return given.cut_from([loader.read_again() for loader, batches in zip(self._loaders, taken, strict=True)
+                               if batches])
+
+    def _carry_out(self, step: int, decided: dict[str, Any], began: float, *, alone: bool = False) -> None:
+        """Makes a change behind that step; `alone` if not all ranks of before are there."""
+        assert self._side is not None
+        link, old = self._side.link, self.parallel
         self._old = OldConfiguration(old, self.mesh, self.parts, self._checkpointer._given.optimizer)
         carried = CarriedState.of(self._checkpointer, step, old, link.members)
         reach("change described")
-        self._checkpointer._leave_configuration()
-        change = Change(self._side, self, carried)
+        self._checkpointer._leave_configuration(alone=alone)
+        change = Change(self._side, self, carried, in_parts=self._in_parts)
         made = change.make(decided)
         assert made is not None  # a rank that holds a part of the state takes part in every attempt
         self._let_go_of_old(link.slot in made["members"])
@@ -258,8 +295,12 @@ class Member:
         if self._requests is not None:
             self._requests.note(members, change.step)
         # The first who has seen it all: rank 0 may have joined.
-        if made["request"] and slot == next((one for one in members if one in made["holders"]), members[0]):
-            answer(Control(self._checkpointer._given.run), change, made, old, took)
+        if slot == next((one for one in members if one in made["holders"]), members[0]):
+            told = figures_of(change, made, old, took)
+            if made["request"]:
+                Control(self._checkpointer._given.run).answer(made["request"], **told)
+            if change.moved is not None and not change.has_gone_back:
+                self._side.link.events.put("resized", event_of(told))
 
     def _has_listening_job(self) -> bool:
         saves = None if self._checkpointer is None else vars(self._checkpointer).get("_saves")
@@ -278,8 +319,10 @@ class Member:
         """Why the job cannot have that configuration; "" if nothing is known against it."""
         if why := next(filter(None, (loader.why_not(to.dp) for loader in self._loaders)), ""):
             return why
-        has_own = self._checkpointer is not None and self._checkpointer._given.data is not None
-        if to.dp != self.parallel.dp and has_own and not self._loaders:
+        if to == self.parallel or self._checkpointer is None:
+            return ""
+        followed = {id(one) for one in self._loaders}
+        if any(id(one) not in followed for one in self._checkpointer._state.data.each):
             return "data: a loader that does not follow the job; expected holdfast.data.loader(..., elastic=job)"
         return ""
 

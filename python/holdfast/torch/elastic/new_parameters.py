@@ -1,7 +1,9 @@
 """Gives the optimizers of a job the parameters of another model object."""
 
+from collections.abc import Collection
 from typing import Any
 
+from holdfast.errors import NotFoundError
 from holdfast.torch.state.module_names import by_key, collect_entries
 
 
@@ -22,11 +24,13 @@ class KeptParameters:
                 group["params"] = own
 
 
-def give_parameters(optimizers: Any, models: Any, names: Any, groups: list[dict[str, int]]) -> None:
+def give_parameters(optimizers: Any, models: Any, names: Any, groups: list[dict[str, int]],
+                    held: Collection[str]) -> None:
     """Each parameter goes into the group that its name had on any rank. States begin empty.
 
-    The optimizers stay the same objects, so that schedulers, scalers and hooks are still valid.
-    ValueError if a parameter needs a gradient, and no rank had it.
+    The optimizers stay the same objects, so that schedulers, scalers and hooks are still valid. `held` are
+    the names of the tensors that workers have. ValueError if a parameter needs a gradient, and no optimizer
+    had it; NotFoundError if no worker has it any more.
     """
     if optimizers is None:
         return
@@ -34,6 +38,8 @@ def give_parameters(optimizers: Any, models: Any, names: Any, groups: list[dict[
     known = {name for of_one in groups for name in of_one}
     for entry in entries:
         if entry.kept.requires_grad and known.isdisjoint([entry.name, *entry.aliases]):
+            if entry.name not in held:
+                raise NotFoundError(f"{entry.name}: no worker that is left has it")
             raise ValueError(f"{entry.name}: no optimizer had it before the change; expected build() to make "
                              "the same model for every mesh")
     for (_, optimizer), of_one in zip(by_key(optimizers), groups, strict=True):

@@ -24,6 +24,7 @@ class Requests:
         self._ready = ""  # the request whose workers are all there
         self._asked: set[str] = set()  # ids of requests that the launcher has not answered yet
         self._own: list[dict[str, Any]] = []  # requests of the program itself
+        self._lock = threading.Lock()  # of `_ready`
         self._end = threading.Event()
         threading.Thread(target=self._look_often, name="holdfast-resize", daemon=True).start()
 
@@ -33,11 +34,14 @@ class Requests:
 
     def take_ready(self) -> str:
         """The request for which all ranks may stop now; once. "" if there is none."""
-        ready, self._ready = self._ready, ""
+        if not self._ready:
+            return ""
+        with self._lock:
+            ready, self._ready = self._ready, ""
         return ready
 
-    def note(self, workers: list[int], step: int) -> None:
-        """Notes the configuration that the job has, for whoever asks."""
+    def note(self, workers: list[int], step: int | None) -> None:
+        """Notes the configuration that the job has, for whoever asks; None if another process may have."""
         with contextlib.suppress(OSError, NotFoundError):
             self._control.note(str(self._now), workers, step)
 
@@ -47,11 +51,15 @@ class Requests:
 
     def _look_often(self) -> None:
         while not self._end.wait(_LOOK) and not self._link.is_closed:
+            while self._link.wishes:
+                self.ask(self._link.wishes.pop())
             own, self._own = self._own, []
             for one in [*own, *self._control.requests()]:
                 self._take(one)
             for id in list(self._asked):
                 self._hear(id)
+            for id in self._control.withdrawn():
+                self._withdraw(id)
 
     def _take(self, wanted: dict[str, Any]) -> None:
         """Asks the launcher, unless the request cannot be carried out."""
@@ -60,6 +68,7 @@ class Requests:
             if not wanted.get("is_own") and wanted.get("epoch") != self._control.epoch():
                 raise ValueError("the request is for a job that has ended")
             to = Parallel.parse(wanted.get("to") or str(self._now))
+            avoided = {name: _numbers(name, wanted.get(name, [])) for name in ("avoid", "avoid_hosts")}
             if why := self._why_not(to):
                 raise ValueError(why)
         except Exception as error:
@@ -67,9 +76,18 @@ class Requests:
             return
         self._asked.add(id)
         self._control.answer(id, "asked", to=str(to))
-        avoid = [int(one) for one in wanted.get("avoid", [])]
-        self._link.say("change", what="wanted", id=id, to=str(to), workers=to.workers, avoid=avoid,
+        self._link.say("change", what="wanted", id=id, to=str(to), workers=to.workers, **avoided,
                        is_only_planned=bool(wanted.get("plan_only")))
+
+    def _withdraw(self, id: str) -> None:
+        """A request is taken back, unless all ranks stop for it already."""
+        with self._lock:
+            can = id == self._ready or id in self._asked
+            self._ready = "" if id == self._ready else self._ready
+        if can:
+            self._asked.discard(id)
+            self._link.say("change", what="withdrawn", id=id)
+            self._control.answer(id, "refused", why="it was taken back")
 
     def _hear(self, id: str) -> None:
         answer = self._link.answers.pop(id, None)
@@ -83,16 +101,27 @@ class Requests:
             self._control.answer(id, "refused", why=answer["why"])
 
 
-def answer(control: Control, change: Change, made: dict[str, Any], old: Parallel | None,
-       took: float) -> None:
-    """Says how a change has ended."""
+def _numbers(name: str, given: Any) -> list[int]:
+    if not isinstance(given, list) or not all(type(one) is int for one in given):
+        raise ValueError(f"{name}: {given}; expected a list of numbers")
+    return given
+
+
+def figures_of(change: Change, made: dict[str, Any], old: Parallel | None, took: float) -> dict[str, Any]:
+    """How a change has ended: `state` is "made", "planned" or "refused"."""
     moved = change.moved
-    figures = {"old": str(old or ""), "to": made["to"], "workers": made["members"], "step": change.step,
+    figures = {"state": "refused" if change.why else "made", "why": change.why, "old": str(old or ""),
+               "to": made["to"], "workers": made["members"], "step": change.step,
                "stood_still": took, "seconds": change.seconds,
                "moved": 0 if moved is None else moved.moved,
                "bound": 0 if moved is None else moved.bound,
                "seals": 0 if moved is None else moved.seals}
-    state = "refused" if change.why else "made"
     if change.planned is not None:
-        state, figures = "planned", {**figures, "to": change.wanted, **change.planned}
-    control.answer(made["request"], state, why=change.why, **figures)
+        figures |= {"state": "planned", "to": change.wanted, **change.planned}
+    return figures
+
+
+def event_of(figures: dict[str, Any]) -> dict[str, Any]:
+    """The fields of the event `resized`."""
+    names = ("step", "old", "to", "stood_still", "moved", "bound", "seals")
+    return {"workers": " ".join(map(str, figures["workers"])), **{name: figures[name] for name in names}}

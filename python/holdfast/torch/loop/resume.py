@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from holdfast import _native
@@ -15,6 +16,7 @@ from holdfast.torch.state import plain_values
 from holdfast.torch.state.ddp_buckets import BucketOrders
 from holdfast.torch.state.inner_optimizers import is_inner
 from holdfast.torch.state.peer_step import CarriedStep
+from holdfast.torch.state.piece import Piece
 from holdfast.torch.state.report import Report
 from holdfast.torch.state.saved_names import saved_extra_names, saved_optimized, saved_transient
 from holdfast.torch.state.stateful_objects import is_internal
@@ -82,11 +84,18 @@ class Resume:
         self._restore_what_changes_bits(restored.objects["buckets"], found)
         return restored
 
-    def allocate(self, found: CarriedStep) -> list[_native.Piece]:
-        """Memory for the state that other ranks hold now; as run(), with finish() behind it."""
+    def allocate(self, found: CarriedStep, inside: AbstractContextManager[None]) -> list[tuple[Piece, str]]:
+        """Tensors for the state that other ranks hold now, and the names that they have there; as run(),
+        with finish() behind it. They are made inside that context."""
         self._what = "change"
         self._tried = [found]  # type: ignore[list-item]
-        return self._fit(found)  # type: ignore[arg-type]
+        self._fit(found)  # type: ignore[arg-type]
+        with inside:
+            return self._state.allocate_all(found)  # type: ignore[arg-type]
+
+    def describe(self, pieces: list[tuple[Piece, str]]) -> list[_native.Piece]:
+        """Those tensors as the engine takes them, once they have memory."""
+        return self._state.describe(pieces)
 
     def finish(self, found: CarriedStep) -> None:
         """Loads the rest, when the memory is filled."""
@@ -99,9 +108,11 @@ class Resume:
         Called for the newest checkpoint, and for an older one if that one is damaged.
         """
         self._tried.append(found)
-        return _native.Pieces(self._fit(found))
+        self._fit(found)
+        return _native.Pieces(self._state.allocate(found))
 
-    def _fit(self, found: _native.SavedStep) -> list[_native.Piece]:
+    def _fit(self, found: _native.SavedStep) -> None:
+        """Checks that names and shapes fit."""
         self._state.load_diverged(found)
         self.report = compare_with_checkpoint(self._state, found)
         if self.report.reshaped or (self._strict and not self.report.exact):
@@ -113,7 +124,6 @@ class Resume:
             if not self._state.has_any(found):
                 raise ValueError(f"{found.folder}: none of its tensors is one of the model's; "
                                  "expected a checkpoint of this model")
-        return self._state.allocate(found)
 
     def _restore_what_changes_bits(self, buckets: Any, found: _native.SavedStep) -> None:
         """Restores bucket orders, gradients and generators, and reports what is not exact."""

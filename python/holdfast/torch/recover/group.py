@@ -109,6 +109,11 @@ class Groups:
         self._groups, self._made = [], 0
         return kept
 
+    def forget_failure(self) -> None:
+        """What has failed is of groups that are not used any more."""
+        with self._lock:
+            self.failure, self.mode, self._cut_at = None, "live", math.inf
+
     def put_back(self, kept: tuple[list["SwapGroup"], int, bytes]) -> None:
         """Has those groups again, and no others; replace() connects them."""
         self._groups, self._made, log = kept
@@ -120,8 +125,7 @@ class Groups:
         self._groups, self._made = [], 0
         self.prefix, self.is_stale, self.is_recording = prefix, is_stale, True
         self.log.set_aside()
-        with self._lock:
-            self.failure, self.mode, self._cut_at = None, "live", math.inf
+        self.forget_failure()
 
     def describe(self) -> list[Any]:
         """The groups, for missing_group()."""

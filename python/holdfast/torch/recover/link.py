@@ -30,6 +30,10 @@ _ORPHANED = 10.0  # seconds that a worker of another host goes on without its ow
 _log = logging.getLogger("holdfast")
 
 
+class FewerWorkers(BaseException):
+    """Ranks are lost for good, and those that are left go on with another configuration."""
+
+
 class Link:
     """A thread listens to the launcher; the training thread asks what it has heard."""
 
@@ -47,6 +51,7 @@ class Link:
         self.generation = -1 if place.rank < 0 or place.is_replacement else place.generation  # of this process
         self.born = place.generation
         self.announced = place.generation  # the newest one that the launcher has begun
+        self._newest_loss = place.generation  # the newest one that was begun because a rank was lost
         self._page = place.page
         self._connection = place.connection
         self._on_lost, self._waits_since = on_lost, waits_since
@@ -63,6 +68,7 @@ class Link:
         self._change: dict[str, Any] | None = None  # the newest change that the launcher has begun
         self._committed_change = -1  # the generation of the newest one that is the job now
         self.answers: dict[str, dict[str, Any]] = {}  # to requests of this rank, by their ids
+        self.wishes: list[str] = []  # configurations that the launcher would have rank 0 ask for
         self.on_change: Callable[[], None] = _nothing  # called when a change begins
         self._news = threading.Condition()
         self._closed_at: float | None = None  # when the launcher was seen to be gone
@@ -109,6 +115,13 @@ class Link:
                 if self.is_closed:
                     raise UnavailableError("the launcher was killed")
                 self._news.wait(1.0)
+
+    @property
+    def fewer(self) -> dict[str, Any] | None:
+        """The change that the ranks that are left make because others are lost for good, if it has come."""
+        change = self._change
+        is_due = change is not None and change["after_loss"] and change["generation"] == self.announced
+        return change if is_due else None
 
     def await_commit(self, generation: int) -> bool:
         """Waits until the change of that generation is the job. False if it has failed."""
@@ -182,7 +195,7 @@ class Link:
         """What is decided about the newest generation; `status` says where this rank is."""
         with self._news:
             while True:
-                generation = self.announced
+                generation = self._newest_loss
                 if self._decided is not None and self._decided["generation"] == generation:
                     return self._decided
                 if self.is_closed:
@@ -269,8 +282,11 @@ class Link:
                 self._committed_change = message["generation"]
             elif kind in ("can_change", "cannot_change"):
                 self.answers[message["id"]] = {"kind": kind, **message}
+            elif kind == "wish":
+                self.wishes.append(message["to"])
             elif kind == "lost":
-                self.announced, self.missing = message["generation"], message["ranks"]
+                self.announced = self._newest_loss = message["generation"]
+                self.missing = message["ranks"]
             elif kind == "decided":
                 self._decided = message
             elif kind == "leave":

@@ -18,6 +18,7 @@ from holdfast.torch.recover.agreement import Agreement
 from holdfast.torch.recover.buddies import BuddyGate
 from holdfast.torch.recover.crash_points import reach
 from holdfast.torch.recover.group import Mode
+from holdfast.torch.recover.link import FewerWorkers
 from holdfast.torch.recover.loop_draws import LoopDraws
 from holdfast.torch.recover.meet import meet
 from holdfast.torch.recover.records import Records
@@ -134,9 +135,14 @@ class Membership:
         return loader is not None and loader.handed_out > 0
 
     def join(self, status: Callable[[], dict[str, Any]]) -> None:
-        """Returns when this process is part of the newest generation."""
+        """Returns when this process is part of the newest generation.
+
+        FewerWorkers if no process takes the place of a lost rank, and the others go on without it.
+        """
         while self.is_broken:
             decided = self.link.agree(status)
+            if self.link.fewer is not None:
+                raise FewerWorkers
             try:
                 self._rejoin(decided)
             except Exception as error:

@@ -77,6 +77,20 @@ class Recovery:
         self._link.note_start(step + 1)
         self._link.note_step(step + 1)
 
+    def step_in_memory(self) -> int:
+        """The step whose state this rank has, when it hears that no process takes the place of a lost one.
+
+        ValueError if it is in the middle of one.
+        """
+        trail = self._membership.trail
+        if trail.calls and trail.calls[-1].kind != "step":
+            raise ValueError(f"a rank was lost behind {trail.calls[-1]}, in the middle of a step; expected one "
+                             "ck.run() in each")
+        if trail.gradients["are kept"]:
+            raise ValueError("gradients of earlier steps wait for an update; expected all micro-batches of an "
+                             "update in one ck.run()")
+        return trail.last_step
+
     def run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Makes a step, as often as it takes."""
         return self._steps.run(function, args, kwargs)

@@ -4,6 +4,7 @@ Tensors that ranks hold alike come from any of them. What only the lost rank had
 which another rank keeps: its generators, the position of its loader, its buffers (recover/).
 """
 
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 
 from holdfast import Dtype, parse_dtype
-from holdfast.torch.data.read_batch import seed_all
+from holdfast.torch.data.read_batch import mix_seeds, seed_all
 from holdfast.torch.state import gradients
 from holdfast.torch.state.piece import Piece
 from holdfast.torch.values import generators
@@ -56,7 +57,8 @@ class CarriedStep(PeerStep):
     """The state of all ranks before the change, with the attributes that a checkpoint's has."""
 
     own: dict[str, Any] | None = None  # the objects of the process whose place this rank has now
-    seed: int = 0  # of a place that no rank had before
+    seed: int = 0  # of a place that no rank had before; equal for all parts of a replica's tensors
+    alike: dict[str, Any] = field(default_factory=dict)  # named generators that all ranks had in one state
     is_mine: bool = False  # `own` are those of this very process
     late: list[str] = field(default_factory=list)  # buffers of which the rank that counts has died
 
@@ -69,6 +71,9 @@ class CarriedStep(PeerStep):
             inexact.append("generators: this place in the configuration is new, so they are seeded anew")
             torch.manual_seed(self.seed)
             seed_all(self.seed)
+            for name, one in extra.items():  # each its own, as they do not have the same role
+                generators.seed_one(one, mix_seeds(self.seed, zlib.crc32(name.encode())))
+            generators.restore_extra(self.alike, extra)
         elif not self.is_mine:
             inexact += [line for line in generators.restore(self.own["generators"], extra)
                         if line not in inexact]

@@ -119,6 +119,16 @@ def restore_extra(saved: Mapping[str, Any], extra: Mapping[str, Any]) -> None:
         _restore_one(name, extra[name], saved[name])
 
 
+def seed_one(one: Any, seed: int) -> None:
+    """Seeds a generator of one of the kinds that is_generator() knows."""
+    if isinstance(one, torch.Generator):
+        one.manual_seed(seed)
+    elif hasattr(one, "bit_generator"):
+        one.bit_generator.state = type(one.bit_generator)(seed).state
+    else:
+        one.seed(seed & 0xFFFFFFFF)
+
+
 def is_generator(one: Any) -> bool:
     """True for torch.Generator, random.Random, numpy.random.Generator and RandomState."""
     numpy, kind = _numpy(), type(one)  # isinstance() would ask the object for its __class__
