@@ -152,7 +152,7 @@ def turns_text(rows: list[dict]) -> str:
              f"{all_turns(rows, way) / ours[0]:.2f}", f"{all_turns(rows, way, 2) / ours[1]:.2f}"]
             for way, name in TURNS.items()]  # fmt: skip
     return (
-        "**4, 2, 1, 2 and 4 workers** for 12 s each (Fig. 9): the steps that were made. With tp=2, a training cannot run "
+        "**4, 2, 1, 2 and 4 workers** for 10 s each (Fig. 9): the steps that were made. With tp=2, a training cannot run "
         "on one worker; the last column leaves that turn out, so that it shows what the changes themselves cost. "
         "The longer the turns, the nearer to 1 is that column.\n\n"
         + table(["way", "4", "2", "1", "2", "4", "in all", "of the first row", "without the turn of 1"], body) + "\n"
@@ -162,7 +162,7 @@ def turns_text(rows: list[dict]) -> str:
 def turns_claim(rows: list[dict]) -> str:
     ours, theirs = (all_turns(rows, way) for way in ("resize", "torchrun"))
     alike = all_turns(rows, "torchrun", 2) / all_turns(rows, "resize", 2)
-    return (f"with 4, 2, 1, 2 and 4 workers by turns of 12 s, restarts under torchrun with tp=2 make {theirs / ours:.2f} of "
+    return (f"with 4, 2, 1, 2 and 4 workers by turns of 10 s, restarts under torchrun with tp=2 make {theirs / ours:.2f} of "
             f"the steps, and {alike:.2f} of them without the turn of one worker, on which they cannot run (Fig. 9)")  # fmt: skip
 
 

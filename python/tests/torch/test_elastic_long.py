@@ -105,7 +105,7 @@ def test_a_job_that_has_started_again_changes_again(tmp_path, alone):
 
 def test_thirty_changes_in_a_row_leave_nothing_behind(tmp_path, alone):
     plan = ["pp=2,dp=2", "dp=3", "tp=2,dp=2", "tp=2,pp=2", "dp=2"] * 6
-    job = Job(tmp_path / "run", "tp=2,pp=2", ";".join(plan), STEPS, how=["counts", "no bits"], timeout=400)
+    job = Job(tmp_path / "run", "tp=2,pp=2", ";".join(plan), STEPS, how=["counts", "no bits"], timeout=900)
     assert job.code == 0, job.said
     assert [one["state"] for one in job.answers] == ["made"] * 30, job.said
     job.check_steps(alone, 1e-3)
