@@ -122,7 +122,9 @@ def lost_text(rows: list[dict]) -> str:
     return (
         "**Workers are lost** (Fig. 11): seconds from the kill to the end of the first step that nobody had made, and "
         "how many steps were made again. Four replicas; the lost workers are replaced on the same machine. "
-        f"Under torchrun all ranks start again from a save of Holdfast, one every 20 steps. {len(rows)} rounds.\n\n"
+        f"Under torchrun all ranks start again from a save of Holdfast, one every 20 steps. If 3 of 4 die at once, "
+        "nobody is left who keeps what one of them alone had, such as its generators, and Holdfast's ranks start "
+        f"again from a save, too. {len(rows)} rounds.\n\n"
         + table(["lost", "`holdfast launch`; again", "`torchrun --max-restarts`; again", "times as long"], body) + "\n"
     )  # fmt: skip
 
