@@ -122,7 +122,9 @@ def lost_text(rows: list[dict]) -> str:
     return (
         "**Workers are lost** (Fig. 11): seconds from the kill to the end of the first step that nobody had made, and "
         "how many steps were made again. Four replicas; the lost workers are replaced on the same machine. "
-        f"Under torchrun all ranks start again from a save of Holdfast, one every 20 steps. {len(rows)} rounds.\n\n"
+        f"Under torchrun all ranks start again from a save of Holdfast, one every 20 steps. If 3 of 4 die at once, "
+        "nobody is left who keeps what one of them alone had, such as its generators, and Holdfast's ranks start "
+        f"again from a save, too. {len(rows)} rounds.\n\n"
         + table(["lost", "`holdfast launch`; again", "`torchrun --max-restarts`; again", "times as long"], body) + "\n"
     )  # fmt: skip
 
@@ -152,7 +154,7 @@ def turns_text(rows: list[dict]) -> str:
              f"{all_turns(rows, way) / ours[0]:.2f}", f"{all_turns(rows, way, 2) / ours[1]:.2f}"]
             for way, name in TURNS.items()]  # fmt: skip
     return (
-        "**4, 2, 1, 2 and 4 workers** for 12 s each (Fig. 9): the steps that were made. With tp=2, a training cannot run "
+        "**4, 2, 1, 2 and 4 workers** for 10 s each (Fig. 9): the steps that were made. With tp=2, a training cannot run "
         "on one worker; the last column leaves that turn out, so that it shows what the changes themselves cost. "
         "The longer the turns, the nearer to 1 is that column.\n\n"
         + table(["way", "4", "2", "1", "2", "4", "in all", "of the first row", "without the turn of 1"], body) + "\n"
@@ -162,7 +164,7 @@ def turns_text(rows: list[dict]) -> str:
 def turns_claim(rows: list[dict]) -> str:
     ours, theirs = (all_turns(rows, way) for way in ("resize", "torchrun"))
     alike = all_turns(rows, "torchrun", 2) / all_turns(rows, "resize", 2)
-    return (f"with 4, 2, 1, 2 and 4 workers by turns of 12 s, restarts under torchrun with tp=2 make {theirs / ours:.2f} of "
+    return (f"with 4, 2, 1, 2 and 4 workers by turns of 10 s, restarts under torchrun with tp=2 make {theirs / ours:.2f} of "
             f"the steps, and {alike:.2f} of them without the turn of one worker, on which they cannot run (Fig. 9)")  # fmt: skip
 
 

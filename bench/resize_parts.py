@@ -102,7 +102,7 @@ def killed(job: Training, dead: int) -> dict[str, float]:
 
 
 TURNS = (4, 2, 1, 2, 4)
-PHASE = float(os.environ.get("HOLDFAST_BENCH_PHASE", "12"))  # seconds
+PHASE = float(os.environ.get("HOLDFAST_BENCH_PHASE", "10"))  # seconds
 ANY = {4: "tp=2,dp=2", 2: "tp=2", 1: "dp=1"}
 FIXED = {4: "tp=2,dp=2", 2: "tp=2"}  # with tp=2, one worker is not enough
 

@@ -188,6 +188,11 @@ class Changes:
             self._request = None
             self._ranks.all[0].tell(say="cannot_change", id=request.id, why=why or "a rank was lost")
 
+    def forget(self) -> None:
+        """All ranks start again, so that nothing is under way. The new rank 0 tells whoever has asked."""
+        self._request = self._attempt = None
+        self._appointed = set()
+
     # Without being asked
 
     def fewer(self, why: str) -> bool:

@@ -316,9 +316,9 @@ class Coordinator:
             say(f"{why}: the job ends, as it was asked to, and continues from its newest checkpoint "
                 "when it is started again")
             return self._end(self._ending.code_if_unsaved())
-        where = " from the newest checkpoint" if self._ranks.has_checkpointer else ""
-        say(f"all ranks start again{where}: {why}")
+        say(f"all ranks start again{' from the newest checkpoint' * self._ranks.has_checkpointer}: {why}")
         self._all.do_all({"do": "close"})
+        self._changes.forget()
         self._ranks.next_incarnation()
         self._target = 0
         self._recovery = Recovery(self._ranks.generation, self._first_death(began), step, why)

@@ -82,6 +82,13 @@ class Control:
                 path.unlink(missing_ok=True)
         self._write(f"answer-{id}.json", {"id": id, "state": state, **more})
 
+    def refuse_waiting(self, why: str) -> None:
+        """Refuses the requests that are under way: what has taken them is gone."""
+        for path in self._paths("answer-"):
+            id = path.stem.removeprefix("answer-")
+            if (self.read_answer(id) or {}).get("state") in ("asked", "waits"):
+                self.answer(id, "refused", why=why)
+
     def read_answer(self, id: str) -> dict[str, Any] | None:
         """How far it is; None if the job has not said anything yet."""
         return self._read(f"answer-{id}.json") or None

@@ -16,13 +16,15 @@ SEED = int(os.environ.get("HOLDFAST_ELASTIC_SEED", "38"))
 SCHEDULES = int(os.environ.get("HOLDFAST_ELASTIC_SCHEDULES", "20"))
 CONFIGURATIONS = ("dp=1", "dp=2", "dp=3", "dp=4", "tp=2", "tp=4", "pp=2", "pp=4", "tp=2,pp=2", "tp=2,dp=2",
                   "pp=2,dp=2")
+STEPS = 400  # more than any job here makes
 POINTS = ("described", "left", "met", "built", "opened", "placed", "copied", "loaded", "committed")
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     """A job that never changes, on one worker."""
-    job = Job(tmp_path_factory.mktemp("alone") / "run", "dp=1", steps=600, ranks=1, most=1)
+    job = Job(tmp_path_factory.mktemp("alone") / "run", "dp=1", steps=STEPS, ranks=1, most=1,
+              timeout=600)
     assert job.code == 0, job.said
     return job
 
@@ -59,7 +61,7 @@ def test_a_random_schedule_with_deaths_keeps_all_bits_and_samples(tmp_path, alon
              f"{dice.randint(1, 4)}" for _ in range(dice.randint(0, 4))]
     schedule = f"HOLDFAST_ELASTIC_SEED={SEED} number {index}: {first} -> {' '.join(plan)}; {' '.join(kills)}"
     print(schedule)
-    job = Job(tmp_path / "run", first, ";".join(plan), 600, ",".join(kills),
+    job = Job(tmp_path / "run", first, ";".join(plan), STEPS, ",".join(kills),
               ranks=workers_of(first), timeout=400)
     assert job.code == 0, (schedule, job.said)
     job.check_steps(alone, 1e-3)
@@ -92,9 +94,18 @@ def test_the_job_starts_again_if_the_only_copy_of_a_part_is_gone(tmp_path, alone
     job.check_steps(alone)
 
 
+def test_a_job_that_has_started_again_changes_again(tmp_path, alone):
+    job = Job(tmp_path / "run", "tp=4", "pp=4;pp=2,dp=2", kills="2:change met:1")
+    assert job.code == 0, job.said
+    assert AGAIN in job.said and job.check_bits() == 1, job.said
+    job.check_steps(alone)
+    assert sorted((one["state"], one.get("why", "")) for one in job.answers) == [
+        ("made", ""), ("refused", "ranks were lost, so that rank 0 has started again")]
+
+
 def test_thirty_changes_in_a_row_leave_nothing_behind(tmp_path, alone):
     plan = ["pp=2,dp=2", "dp=3", "tp=2,dp=2", "tp=2,pp=2", "dp=2"] * 6
-    job = Job(tmp_path / "run", "tp=2,pp=2", ";".join(plan), 600, how=["counts", "no bits"], timeout=400)
+    job = Job(tmp_path / "run", "tp=2,pp=2", ";".join(plan), STEPS, how=["counts", "no bits"], timeout=900)
     assert job.code == 0, job.said
     assert [one["state"] for one in job.answers] == ["made"] * 30, job.said
     job.check_steps(alone, 1e-3)

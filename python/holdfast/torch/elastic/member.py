@@ -181,6 +181,8 @@ class Member:
         for name, part in self.parts.items():
             if part is not None:
                 self._named |= {key: name for key, one in given.named.items() if one is part}
+        if self._side is not None and not self.waits and dist.get_rank() == 0:
+            Control(given.run).refuse_waiting("ranks were lost, so that rank 0 has started again")
         self._watch_requests()
         return self.waits
 
