@@ -36,7 +36,7 @@ Result<void> read_json(const JsonPlace& at, std::optional<Error>& error) {
 }
 
 void fields(Is<Message> auto& self, auto&& field) {
-  field("serial", self.serial);
+  field.integer("serial", self.serial, kLeastInteger, kMostInteger);
   field("kind", self.kind);
   field.text("attempt", self.attempt, hex64, parse_hex64, "16 hexadecimal digits");
   bytes_field("text", self.text, field);
