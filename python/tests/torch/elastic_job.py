@@ -59,16 +59,6 @@ described = [None]
 
 def on_reach(point):
     reached[point] = reached.get(point, 0) + 1
-    kill = f"{worker}:{point}:{reached[point]}"
-    mark = Path(f"{run}.killed.{kill.replace(' ', '-')}")
-    if kill in kills and not mark.exists():
-        mark.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    lost = Path(f"{run}.lost")
-    if (point, worker, reached[point]) == ("gate", 2, 8) and "loses its host" in how and not lost.exists():
-        lost.touch()
-        os.kill(os.getppid(), signal.SIGKILL)
-        os.kill(os.getpid(), signal.SIGKILL)
     lost = Path(f"{run}.lost")
     if (point, worker, reached[point]) == ("gate", 2, 8) and "loses its host" in how and not lost.exists():
         lost.touch()
@@ -83,6 +73,11 @@ def on_reach(point):
     elif point == "change committed":
         note_count(after=written())
         note_bits("after")
+    kill = f"{worker}:{point}:{reached[point]}"
+    mark = Path(f"{run}.killed.{kill.replace(' ', '-')}")
+    if kill in kills and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def note_bits(what):
