@@ -2,7 +2,7 @@
 # Builds Holdfast on this machine, which has a GPU, and runs the programs of this folder, each with
 # its bars: bench/device/all.sh [--out FOLDER] [PART...]
 #
-# Parts, in this order: seal exchange check ordering save campaign. Each writes PART.json and PART.log
+# Parts, in this order: seal exchange check ordering save resize campaign. Each writes PART.json and PART.log
 # to the folder (default: build/gpu), and a summary comes last. Exits with 1 if a part fails. The part
 # pairs, which takes half an hour and no GPU, runs only if it is named (pairs.sh).
 #
@@ -13,7 +13,7 @@ cd "$(dirname "$0")/../.."
 out=build/gpu
 if [[ ${1:-} == --out ]]; then out=$2; shift 2; fi
 parts=("$@")
-[[ ${#parts[@]} -gt 0 ]] || parts=(seal exchange check ordering save campaign)
+[[ ${#parts[@]} -gt 0 ]] || parts=(seal exchange check ordering save resize campaign)
 carried=$PWD/.cache/carried
 built=$PWD/build/device
 mkdir -p "$out" build
@@ -43,6 +43,7 @@ run_part() {
     ordering) python3 bench/device/ordering_check.py --cycles 1000000000 ;;
     save) python3 bench/device/gpu_bench.py --folder "$out" --parts copy --rounds 7 \
       --json "$out/save.json" ;;
+    resize) python3 bench/device/gpu_resize.py --json "$out/resize.json" ;;
     campaign) python3 bench/device/campaign_gpu.py --holdfast "$built/holdfast/bin/holdfast" \
       --json "$out/campaign.json" ;;
     pairs) bench/device/pairs.sh "$out" ;;
