@@ -21,8 +21,9 @@ from measuring import results  # noqa: E402: it is in another folder
 from measuring.options import parser  # noqa: E402
 
 SIZES = argparse.Namespace(width=1024, head=64, layers=26, dropout=0.0, context=128, batch=8, device="cuda")
-CHANGES = {6: "tp=2,pp=1,dp=1", 16: "tp=1,pp=1,dp=1"}  # asked for after these steps
-STEPS = 30
+CHANGES = ("tp=2,pp=1,dp=1", "tp=1,pp=1,dp=1")  # the last one leaves one process
+BETWEEN = 8  # steps before each change is asked for, and after the last one
+MOST = 10_000  # steps; the second process takes seconds to start
 STILL_S, PEAK = 0.5, 1.1  # the bars
 
 
@@ -46,29 +47,35 @@ def train(run: Path, in_parts: bool) -> None:
         optimizer.zero_grad()
         return loss.detach()
 
-    for step, batch in zip(range(ck.resume(), STEPS), loader):
+    start = ck.resume()
+    # A process that joins has seen none of the first change.
+    wanted, changed_at = list(CHANGES if start == 0 else CHANGES[1:]), start - 1
+    for step, batch in zip(range(start, MOST), loader):
         loss = ck.run(step_of, *batch)
-        if step in CHANGES and dist.get_rank() == 0:
-            job.resize(CHANGES[step])
+        if wanted and step == changed_at + BETWEEN and dist.get_rank() == 0:
+            job.resize(wanted[0])
         before = job.parallel
         torch.cuda.synchronize()
-        held = sum(one.untyped_storage().nbytes() for one in tensors_of(job, optimizer))
+        held = bytes_of(job, optimizer)
         torch.cuda.reset_peak_memory_stats()
         ck.step(step, loss=loss)
-        torch.cuda.synchronize()
         if job.parallel != before:
-            note(run, step=step, to=job.parallel, held=held, peak=torch.cuda.max_memory_allocated(),
-                 now=sum(one.untyped_storage().nbytes() for one in tensors_of(job, optimizer)))
+            torch.cuda.synchronize()
+            note(run, step=step, to=job.parallel, held=held, now=bytes_of(job, optimizer),
+                 peak=torch.cuda.max_memory_allocated())
+            changed_at = step
+            del wanted[:1]
+        if not wanted and step == changed_at + BETWEEN:
+            break
     ck.close(save=False)
 
 
-def tensors_of(job, optimizer):
-    """All tensors on the GPU that are part of the state, as this process holds them."""
-    import torch
-
+def bytes_of(job, optimizer) -> int:
+    """The bytes of the state that this process has on the GPU."""
     parts = [*job.model.parameters(), *job.model.buffers()]
-    parts += [one for slots in optimizer.state.values() for one in slots.values() if isinstance(one, torch.Tensor)]
-    return [one.to_local() if hasattr(one, "to_local") else one for one in parts if one.is_cuda]
+    parts += [one for slots in optimizer.state.values() for one in slots.values() if hasattr(one, "is_cuda")]
+    local = [one.to_local() if hasattr(one, "to_local") else one for one in parts]
+    return sum(one.untyped_storage().nbytes() for one in local if one.is_cuda)
 
 
 def note(run: Path, **seen) -> None:
