@@ -356,8 +356,11 @@ def member_of(model: Any) -> Member | NotElastic:
 
 
 def _device(given: torch.device | str | None) -> torch.device:
-    if given is not None:
-        return torch.device(given)
-    if not torch.cuda.is_available():
+    if given is None and not torch.cuda.is_available():
         return torch.device("cpu")
-    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if given is None else torch.device(given)
+    if device.type == "cuda":
+        # Otherwise torch's mesh takes the one of LOCAL_RANK, also if another one was given.
+        torch.cuda.set_device(device)
+        torch.cuda.init()
+    return device
