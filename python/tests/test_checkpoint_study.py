@@ -268,13 +268,14 @@ class TestStudy:
             assert re.findall(r'Engine\("([^"]+)"', text) == list(names)
 
 
-class TestPage:
-    @pytest.fixture(scope="class")
-    def page(self, study):
-        yield {name: importlib.import_module(name) for name in ("verdicts", "page")}
-        for name in ("verdicts", "page"):
-            del sys.modules[name]
+@pytest.fixture(scope="module")
+def page(study):
+    yield {name: importlib.import_module(name) for name in ("verdicts", "page")}
+    for name in ("verdicts", "page"):
+        del sys.modules[name]
 
+
+class TestPage:
     @pytest.fixture
     def given(self, page):
         return json.loads(page["page"].RESULTS.read_text())

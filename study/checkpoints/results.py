@@ -41,8 +41,9 @@ class Results:
 
 
 def is_safe(result: Result, *kinds: str) -> bool:
-    """Whether the engine resumes by itself from all that these kinds of damage leave."""
-    return all(set(result.get(kind, ())) <= set(GOOD) for kind in kinds)
+    """Whether the engine resumes by itself from all that these kinds of damage leave. False if nothing is known."""
+    seen = [result[kind] for kind in kinds if result.get(kind)]
+    return bool(seen) and all(set(each) <= set(GOOD) for each in seen)
 
 
 def tell(name: str, result: Result) -> str:

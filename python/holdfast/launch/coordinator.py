@@ -13,7 +13,7 @@ from typing import Any
 
 from holdfast import _native
 from holdfast.launch.changes import Attempt, Changes
-from holdfast.launch.ending import GAVE_UP, Ending
+from holdfast.launch.ending import CONTINUES_LATER, GAVE_UP, Ending
 from holdfast.launch.hosts import Host, Hosts
 from holdfast.launch.losses import Loss, Losses
 from holdfast.launch.options import Options
@@ -186,8 +186,7 @@ class Coordinator:
             say(f"{late}; expected a launcher there with --at {self._options.at_text}")
             return self._end(GAVE_UP)
         if not self._ranks.has_begun or self._ending.leaving is not None:
-            say(f"{late}: the job ends, and continues from its newest checkpoint when it is "
-                "started again")
+            say(f"{late}: {CONTINUES_LATER}")
             return self._end(self._ending.code_if_unsaved())
         if not self._ending.is_stopping and self._changes.fewer(late):
             return
@@ -217,12 +216,10 @@ class Coordinator:
         if rank not in self._ranks.all:
             say(f"worker {rank.number} starts, for a place in the job (pid {rank.pid})")
         elif not rank.is_whole:
-            say(f"generation {self._ranks.generation}: {self._ranks.name(rank)} starts again (pid "
-                f"{rank.pid})")
+            say(f"generation {self._ranks.generation}: {self._ranks.name(rank)} starts again (pid {rank.pid})")
 
     def _on_message(self, rank: Rank, report: dict[str, Any]) -> None:
-        message = report["message"]
-        getattr(self, f"_said_{message.pop('say')}")(rank, message)
+        getattr(self, f"_said_{report['message'].pop('say')}")(rank, report["message"])
 
     def _on_ended(self, rank: Rank, report: dict[str, Any]) -> None:
         code = rank.exit_code = report["code"]
@@ -275,8 +272,7 @@ class Coordinator:
         # A rank that ends with an error may have lost its connection to one that was killed.
         cause, began = min(lost, key=lambda one: (one[0].code > 0, one[1]))
         if self._ending.leaving is not None:
-            say("not all ranks could save: the job ends, and continues from its newest checkpoint "
-                "when it is started again")
+            say(f"not all ranks could save: {CONTINUES_LATER}")
             return self._end(self._ending.code_of_leaving())
         if any(one.exit_code in (0, STOPPED) and one.left_at for one in self._ranks.all):
             say("other ranks have ended already: the job ends")

@@ -11,6 +11,7 @@ from holdfast.launch.place import STOPPED
 from holdfast.launch.ranks import Ranks
 
 GAVE_UP = 1
+CONTINUES_LATER = "the job ends, and continues from its newest checkpoint when it is started again"
 
 
 class Ending:

@@ -41,13 +41,17 @@ class Counter:
         self.state = state
 
 
-def resumed(run, then, now, values=None):
-    """Saves the one objects, resumes into the others, and returns the Checkpointer."""
+def resumed(run, _then, _now, values=None):
+    """Saves the one objects, resumes into the others, and returns the Checkpointer.
+
+    Two lives share the variables of a test. Holdfast would find generators in those of the other life, but for the
+    names with an underscore.
+    """
     toy = Toy()
-    with toy.checkpointer(run, objects=then) as ck:
+    with toy.checkpointer(run, objects=_then) as ck:
         ck.values.update(values or {})
         toy.train(ck, [0])
-    with Toy().checkpointer(run, objects=now) as ck:
+    with Toy().checkpointer(run, objects=_now) as ck:
         assert ck.resume() == 1
     return ck
 
@@ -86,22 +90,22 @@ def draws(given):
 
 
 def test_lists_and_dicts_of_generators_go_on_where_they_were(tmp_path):
-    then, now = generators(1), generators(2)
-    draws(then)
-    ck = resumed(tmp_path / "run", then, now)
-    assert draws(now) == draws(then) and not ck.report.inexact
+    _then, _now = generators(1), generators(2)
+    draws(_then)
+    ck = resumed(tmp_path / "run", _then, _now)
+    assert draws(_now) == draws(_then) and not ck.report.inexact
     assert {"list.0", "list.1", "dict.a", "dict.b.0"} == set(ck._state.generators)
 
 
 def test_a_dataclass_is_filled_in_place(tmp_path):
-    then = Tracker(0.5, [Point(1, 2)], random.Random(1), Tracker(1.5, [], inner=Counter()))
-    then.inner.inner.state = {"n": 3}
-    now = Tracker(0.0, [], random.Random(2), Tracker(0.0, [], inner=Counter()))
-    inside, deep, rng = now.inner, now.inner.inner, now.rng
-    ck = resumed(tmp_path / "run", {"tracker": then}, {"tracker": now})
-    assert (now.best, now.history, now.inner.best) == (0.5, [Point(1, 2)], 1.5)
-    assert now.inner is inside and inside.inner is deep and deep.state == {"n": 3}
-    assert now.rng is rng and rng.random() == then.rng.random() and not ck.report.inexact
+    _then = Tracker(0.5, [Point(1, 2)], random.Random(1), Tracker(1.5, [], inner=Counter()))
+    _then.inner.inner.state = {"n": 3}
+    _now = Tracker(0.0, [], random.Random(2), Tracker(0.0, [], inner=Counter()))
+    inside, deep, _rng = _now.inner, _now.inner.inner, _now.rng
+    ck = resumed(tmp_path / "run", {"tracker": _then}, {"tracker": _now})
+    assert (_now.best, _now.history, _now.inner.best) == (0.5, [Point(1, 2)], 1.5)
+    assert _now.inner is inside and inside.inner is deep and deep.state == {"n": 3}
+    assert _now.rng is _rng and _rng.random() == _then.rng.random() and not ck.report.inexact
 
 
 def test_a_namedtuple_of_objects_and_numbers_is_saved_and_a_changed_number_is_told(tmp_path):

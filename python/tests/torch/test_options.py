@@ -95,12 +95,12 @@ def test_a_saver_has_no_guard(tmp_path):
 
 def test_own_generators_are_objects_too(tmp_path):
     """A generator in `objects` is saved with the others, and continues where it was."""
-    mine = {"dice": random.Random(1), "noise": torch.Generator().manual_seed(2)}
-    with checkpointer(tmp_path / "run", objects=mine) as ck:
+    _mine = {"dice": random.Random(1), "noise": torch.Generator().manual_seed(2)}
+    with checkpointer(tmp_path / "run", objects=_mine) as ck:
         ck.resume()
-        mine["dice"].random(), torch.rand(3, generator=mine["noise"])
+        _mine["dice"].random(), torch.rand(3, generator=_mine["noise"])
         ck.save(0).durable()
-        expected = mine["dice"].random(), torch.rand(3, generator=mine["noise"])
+        expected = _mine["dice"].random(), torch.rand(3, generator=_mine["noise"])
     again = {"dice": random.Random(7), "noise": torch.Generator().manual_seed(8)}
     with checkpointer(tmp_path / "run", objects=again) as ck:
         assert ck.resume() == 1 and ck.report.inexact == []

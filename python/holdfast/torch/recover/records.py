@@ -35,7 +35,8 @@ class Records:
         self.data = b""  # the bytes of the tensors of the newest record
         self.at_gate: dict[str, Any] = {}  # the values of the newest one made at a gate
         self._data_at_gate = b""
-        self._flat_at_gate = self._flat
+        # The copies whose bytes these are: _flat may belong to a record that was never taken.
+        self._flat_of_data = self._flat_at_gate = self._flat
         # The values when the loop took its last batch, or None if that was before the first step.
         self._at_top: dict[str, Any] | None = None
 
@@ -76,18 +77,19 @@ class Records:
 
     def _take(self, made: "Made") -> None:
         self.values, self.data, self.newest = made.values, made.data, made.packed
+        self._flat_of_data = made.flat
 
     def take(self, made: "Made") -> None:
         """Makes a record of a gate the newest one: the update is committed."""
         self._at_top = made.values["top"]
-        self.at_gate, self._data_at_gate, self._flat_at_gate = made.values, made.data, self._flat
+        self.at_gate, self._data_at_gate, self._flat_at_gate = made.values, made.data, made.flat
         self.is_at_end = self.is_open = False
         self._take(made)
 
     def load(self, packed: bytes) -> None:
         """Takes over the record of a lost rank."""
         values, data = unpack_record(packed)
-        self.take(Made(values, data, packed))
+        self.take(Made(values, data, packed, FlatCopy([])))
         self.is_at_end = self.is_open = True
 
     def changed(self) -> list[str]:
@@ -97,7 +99,7 @@ class Records:
         keys = [key for key in sorted(self._state.peers.own_keys | {"data"})
                 if self.values["things"].get(key) != self.at_gate["things"].get(key)]
         keys += ["generators"] if self.values["generators"] != self.at_gate["generators"] else []
-        now = _named(self.values, self._flat.parts(self.data))
+        now = _named(self.values, self._flat_of_data.parts(self.data))
         then = _named(self.at_gate, self._flat_at_gate.parts(self._data_at_gate))
         # Other names: gradients were made or dropped.
         return keys + [name for name in {**then, **now} if now.get(name) != then.get(name)]
@@ -115,7 +117,7 @@ class Records:
         values = {**record.values, "top": top, "at top": None,
                   "unknown": list(self._unknown), "calls": pack_calls(calls, on_cpu_only=True)}
         data = self._copy(record.tensors, must_copy)
-        return Made(values, data, pack_record(values, data, self._states))
+        return Made(values, data, pack_record(values, data, self._states), self._flat)
 
     def _copy(self, tensors: list[torch.Tensor], must_copy: bool) -> bytes:
         """The bytes of the tensors. Reading a GPU takes time: unchanged ones are not read again."""
@@ -131,10 +133,10 @@ class Records:
 
 
 class Made:
-    """A record that was made: its values, the bytes of its tensors, and both as bytes."""
+    """A record that was made: its values, the bytes of its tensors, both as bytes, and the copies of the tensors."""
 
-    def __init__(self, values: dict[str, Any], data: bytes, packed: bytes) -> None:
-        self.values, self.data, self.packed = values, data, packed
+    def __init__(self, values: dict[str, Any], data: bytes, packed: bytes, flat: FlatCopy) -> None:
+        self.values, self.data, self.packed, self.flat = values, data, packed, flat
 
 
 def _named(values: dict[str, Any], parts: list[bytes]) -> dict[str, bytes]:
