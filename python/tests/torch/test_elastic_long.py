@@ -123,7 +123,7 @@ def test_thirty_changes_in_a_row_leave_nothing_behind(tmp_path, alone):
             print(worker, parallel, descriptors, threads, memory, hooks)
             assert max(descriptors) - descriptors[0] <= 2, (parallel, descriptors)
             assert max(threads) - threads[0] <= 2, (parallel, threads)
-            # kB, over 20 changes: torch keeps what it has learned about operators on tensors without memory.
+            # kB, over 20 changes. Some 165 kB a change were measured, and what keeps them is not known yet.
             assert memory[-1] - memory[0] < 6144, (parallel, memory)
             assert max(hooks) - hooks[0] <= 1, (parallel, hooks)
 
