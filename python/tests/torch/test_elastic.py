@@ -1,16 +1,15 @@
 """Changes of TP x PP x DP of jobs whose processes live, with real processes and real kills."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from elastic_ran import AGAIN, SCRIPT, Job
+from long_tests import LONG
 from recovered_jobs import begin_launch
 
-LONG = pytest.mark.skipif(not os.environ.get("HOLDFAST_LONG"), reason="needs HOLDFAST_LONG=1")
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 from elastic_ran import AGAIN, Job
+from long_tests import LONG
 
-pytestmark = pytest.mark.skipif(not os.environ.get("HOLDFAST_LONG"), reason="needs HOLDFAST_LONG=1")
+pytestmark = LONG
 
 SEED = int(os.environ.get("HOLDFAST_ELASTIC_SEED", "38"))
 SCHEDULES = int(os.environ.get("HOLDFAST_ELASTIC_SCHEDULES", "20"))

@@ -1,11 +1,11 @@
 """Loops over epochs: the code after an epoch's `for`, and set_epoch(), work after restarts, too."""
 
 import itertools
-import os
 import random
 
 import pytest
 import torch
+from long_tests import IS_LONG, first_of
 from torch import nn
 from torch.utils.data import (
     BatchSampler,
@@ -208,22 +208,22 @@ def check_every_stop(tmp_path, kind, loop):
         assert last == weights
 
 
-@pytest.mark.parametrize("kind", KINDS if os.environ.get("HOLDFAST_LONG") else MOST_UNLIKE)
+@pytest.mark.parametrize("kind", KINDS if IS_LONG else MOST_UNLIKE)
 def test_a_stop_at_any_step_loses_no_batch_and_no_end_of_an_epoch(tmp_path, kind):
     check_every_stop(tmp_path, kind, by_the_loader)
 
 
-@pytest.mark.parametrize("kind", ["distributed", "random", "drop"])
+@pytest.mark.parametrize("kind", first_of(["random", "distributed", "drop"], 1))
 def test_loops_that_never_look_at_epochs_have_their_ends_too(tmp_path, kind):
     check_every_stop(tmp_path, kind, without_numbers)
 
 
-@pytest.mark.parametrize("kind", ["random", "sequence", "short"])
+@pytest.mark.parametrize("kind", first_of(["short", "random", "sequence"], 1))
 def test_one_pass_that_had_ended_has_no_batch_more(tmp_path, kind):
     check_every_stop(tmp_path, kind, one_pass)
 
 
-@pytest.mark.parametrize("kind", ["distributed", "in batches", "own generator", "drop"])
+@pytest.mark.parametrize("kind", first_of(["distributed", "own generator", "in batches", "drop"], 2))
 def test_a_sampler_that_is_told_the_next_epoch_begins_it(tmp_path, kind):
     check_every_stop(tmp_path, kind, by_steps)
 

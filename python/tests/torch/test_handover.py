@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from handed_over import Training, gathered, stop, undisturbed
+from long_tests import LONG
 from ranks import run_ranks
 from test_launch_hosts import NAMESPACES, free_port, network  # noqa: F401
 from training import Toy, clear
@@ -24,7 +25,6 @@ from training import Toy, clear
 import holdfast
 
 MORE = 3  # steps of a job that is not asked to stop
-LONG = pytest.mark.skipif(not os.environ.get("HOLDFAST_LONG"), reason="needs HOLDFAST_LONG=1")
 
 
 def live(rank, world, run, memories, shape, stops, options=None, resume=None):

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from long_tests import LONG
 from recovered_jobs import begin_launch, launch
 
 from holdfast.launch import options
@@ -18,7 +19,6 @@ from holdfast.launch.environment import share_cores
 from holdfast.launch.options import parse
 
 SCRIPT = Path(__file__).parent / "launched.py"
-LONG = pytest.mark.skipif(not os.environ.get("HOLDFAST_LONG"), reason="needs HOLDFAST_LONG=1")
 PHASES = ("seen", "agreed", "started", "joined", "filled", "redone")
 
 

@@ -8,13 +8,13 @@ import sys
 
 import pytest
 import torch
+from long_tests import LONG
 from recovered_jobs import Ran, Whole, launch, program
 from torch import nn
 
 import holdfast
 from holdfast.torch.recover.buddies import second_buddies
 
-LONG = pytest.mark.skipif(not os.environ.get("HOLDFAST_LONG"), reason="needs HOLDFAST_LONG=1")
 # Every place at which a rank is killed: in a step, around it, and in the recovery of another rank.
 STEP_POINTS = ["before", "forward", "after forward", "backward", "after backward", "gate",
                "committed", "in update", "after update", "end", "after run", "step", "after step"]

@@ -4,13 +4,13 @@ else. Every bit is that of a run in which nobody died. Needs HOLDFAST_LONG=1, an
 One job survives many kills, one in each step.
 """
 
-import os
 
 import pytest
+from long_tests import LONG
 from recovered_jobs import RANKS, Ran, Whole
 from test_recover import PHASES, STEP_POINTS
 
-pytestmark = pytest.mark.skipif(not os.environ.get("HOLDFAST_LONG"), reason="needs HOLDFAST_LONG=1")
+pytestmark = LONG
 
 FIRST = 2  # the first step in which a rank is killed
 # Places that a kind of training does not have.

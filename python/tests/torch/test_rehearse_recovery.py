@@ -2,15 +2,14 @@
 update or around it: every step of every rank has the bits of an undisturbed job, or the line of the
 recovery names what may not be."""
 
-import os
 import re
 import sys
 from pathlib import Path
 
 import pytest
+from long_tests import LONG
 from rehearsed import rehearse_alone
 
-LONG = pytest.mark.skipif(os.environ.get("HOLDFAST_LONG") != "1", reason="needs HOLDFAST_LONG=1")
 SCRIPT = Path(__file__).with_name("recovered.py")
 IN_FRONT = ["schedules first", "counts in the step", "encoder", "own average"]
 

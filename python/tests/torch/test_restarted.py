@@ -1,14 +1,13 @@
 """Trainings under `holdfast launch` whose ranks cannot be replaced: all start again from the newest
 checkpoint when one dies, and end with the same bits."""
 
-import os
 from pathlib import Path
 
 import pytest
+from long_tests import LONG
 from recovered_jobs import launch
 
 SCRIPT = Path(__file__).parent / "restarted.py"
-LONG = pytest.mark.skipif(not os.environ.get("HOLDFAST_LONG"), reason="needs HOLDFAST_LONG=1")
 SECOND = "this is a second Checkpointer of the program"
 
 
