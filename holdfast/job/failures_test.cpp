@@ -56,7 +56,7 @@ class Failures : public ::testing::Test {
 };
 
 TEST_F(Failures, HourlyKillsAreLearnedAsSuch) {
-  for (int kills = 0; kills < 19; ++kills) {
+  for (int kills = 0; kills < 9; ++kills) {
     const auto job = open();
     ASSERT_OK(job);
     train(**job, minutes(60));
@@ -64,11 +64,11 @@ TEST_F(Failures, HourlyKillsAreLearnedAsSuch) {
   }
   const auto job = open();
   ASSERT_OK(job);
-  EXPECT_EQ(learned().failures, 19);  // with the failure before this start
-  EXPECT_NEAR(learned().worker_seconds / 19, 3600, 600);
+  EXPECT_EQ(learned().failures, 9);  // with the failure before this start
+  EXPECT_NEAR(learned().worker_seconds / 9, 3600, 600);
   train(**job, minutes(1));
   const std::string said = (*job)->explain();
-  EXPECT_NE(said.find("from 19 failures"), std::string::npos) << said;
+  EXPECT_NE(said.find("from 9 failures"), std::string::npos) << said;
 }
 
 TEST_F(Failures, ATrainingThatIsClosedHasNotFailed) {
