@@ -135,7 +135,10 @@ std::string encode_record(const TrialRecord& record) {
 }
 
 Result<TrialRecord> decode_record(std::string_view line, const std::string& where) {
-  return from_json<TrialRecord>(line, where);
+  Result<TrialRecord> record = from_json<TrialRecord>(line, where);
+  // No later version may have written it: a campaign is continued by its own version.
+  if (!record.ok()) return record.error().as(ErrorCode::kInvalid);
+  return record;
 }
 
 Result<TrialFile> TrialFile::open(Env& env, const Path& path) {

@@ -179,7 +179,7 @@ TEST_F(CliTest, EveryDefectOfALayoutFileIsOneSentenceAndExitCode2) {
                 "w on d: boxes [0:3] and [2:4] overlap");
   expect_defect(head + slice("[0, 2]", 0) + "]}", "w: box [2:4] has no holder left");
   expect_defect(head + slice("[-1, 2]", 0) + "]}",
-                "slices[0].box: -1; expected 0 to 9223372036854775807");
+                "slices[0].box[0]: -1; expected 0 to 9223372036854775807");
   expect_defect(head + slice("[0, 2]", 0) + "," + slice("[2, 4]", 4) + "]}",
                 "d: w and w share bytes 4 to 8; expected bytes of their own");
   expect_defect(head + slice("[0, 4]", 0) + "], \"speed\": 3}",
