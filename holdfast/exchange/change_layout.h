@@ -34,7 +34,7 @@ Result<Exchanged> change_layout(Env& env, Transport& transport,
                                 const LayoutChange& change, PieceStorage& storage,
                                 const ExchangeOptions& options = {});
 
-// Which ranks might take which places of the layout that is wanted.
+// Says which ranks may take which places of the layout that is wanted.
 struct Places {
   // The ranks that say what is wanted at place 0, 1, ...: each its own pieces.
   std::vector<int> told_by{};

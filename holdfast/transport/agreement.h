@@ -9,7 +9,7 @@
 
 namespace holdfast {
 
-// Who takes part. `transport` is null for a job of one rank.
+// The ranks that agree with each other. `transport` is null for a job of one rank.
 struct JobRanks {
   Env* env = nullptr;
   Transport* transport = nullptr;

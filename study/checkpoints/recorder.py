@@ -256,6 +256,8 @@ class _Recorder:
 
     def _inside(self, thread: int, name: str, given: list[int]) -> tuple[str, ...]:
         """The paths of a call that lie in the folder, relative to it."""
+        if name in ("sync", "syncfs"):  # of everything, and so of the folder
+            return (".",)
         found = []
         for path in _paths(thread, name, given):
             if path == self.folder or path.is_relative_to(self.folder):
@@ -318,8 +320,6 @@ def _paths(thread: int, name: str, given: list[int]) -> list[Path]:
     try:
         if name in BY_DESCRIPTOR:
             return [Path(os.readlink(f"/proc/{thread}/fd/{given[BY_DESCRIPTOR[name]] & 0xFFFFFFFF}"))]
-        if name in ("sync", "syncfs"):
-            return [Path(os.sep)]
         if name == "msync":
             return [Path(path) for path in [_mapped(thread, given[0])] if path]
         return [_named(thread, None if folder is None else given[folder], given[path])

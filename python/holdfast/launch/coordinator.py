@@ -87,7 +87,7 @@ class Coordinator:
 
     def tick(self) -> None:
         """Called often."""
-        # Those that are left can go on without the others as soon as they know where they are.
+        # The ranks that are left can go on without a lost one once they know behind which step they are.
         more = _TO_AGREE if self._is_filling and not self._ranks.decided else 0.0
         if self._wait_until is not None and time.monotonic() > self._wait_until + more:
             self._wait_until = None

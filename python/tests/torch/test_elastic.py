@@ -42,7 +42,7 @@ def test_a_job_that_has_changed_is_resumed_and_moved_to_other_workers(tmp_path):
     shown = resize(run, until=process)
     assert (shown.returncode, shown.stdout) == (0, "tp=1,pp=1,dp=3 on workers 0 1 2, since step 0\n")
     planned = json.loads(resize(run, "--to", "dp=2", "--plan-only", "--json", until=process).stdout)
-    # Of the buffers, those of the first rank count: they go to the other one.
+    # The first rank sends its buffers to the other one, because only its buffers count.
     assert (planned["state"], planned["moved"], len(planned["workers"])) == ("planned", 136, 2), planned
     assert planned["needed"] > 0 and json.loads(resize(run, "--json").stdout)["to"] == "tp=1,pp=1,dp=3"
     answer = resize(run, "--avoid", "0", "--avoid", "1", "--json", until=process)

@@ -237,7 +237,7 @@ class Member:
         decided = link.await_change(link.generation)
         if decided is not None and not decided["after_loss"]:
             self._carry_out(step, decided, began)
-        # Else a rank was lost: the launcher says so to whoever has asked.
+        # Without an answer, a rank was lost. The launcher tells that to whoever asked for the change.
 
     def go_on_with_fewer(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Ranks are lost for good: goes on as the launcher has decided, from the step that is done.

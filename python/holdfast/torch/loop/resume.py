@@ -94,7 +94,7 @@ class Resume:
             return self._state.allocate_all(found)  # type: ignore[arg-type]
 
     def describe(self, pieces: list[tuple[Piece, str]]) -> list[_native.Piece]:
-        """Those tensors as the engine takes them, once they have memory."""
+        """Describes tensors to the engine. They must have memory by then."""
         return self._state.describe(pieces)
 
     def finish(self, found: CarriedStep) -> None:

@@ -3,8 +3,8 @@
 These are the ones that the caller gave, and the ones that nobody gave and that are found in the model,
 in what the loader reads with, in the variables of the program, and in the given objects whose own state
 leaves them out (found_generators.py). A found generator is saved under its path, such as
-"data.dataset.rng", and restored when those of the process are. In a loader's workers, a dataset draws from copies that no checkpoint can have: those
-generators are named in `unsaved`.
+"data.dataset.rng", and restored when those of the process are. In a loader's workers, a dataset draws
+from copies that no checkpoint can have: those generators are named in `unsaved`.
 """
 
 import logging

@@ -64,7 +64,7 @@ class _Held(NamedTuple):
 
 
 def generators_of_program() -> dict[str, Any]:
-    """Those that are variables of the script and its running functions: "__main__.rng", "train().rng"."""
+    """The generators that are variables of the script or of its running functions: "__main__.rng", "train().rng"."""
     of_process = {id(one) for one in _of_process()}
     return {f"{space}.{name}": one for space, held in program_spaces() for name, one in held.items()
             if is_generator(one) and id(one) not in of_process}
@@ -89,7 +89,7 @@ class Search:
         return self._find([_Held(owner, name, 0)], _DEEPEST, _MOST_OBJECTS)
 
     def find_in_program(self) -> dict[str, Any]:
-        """Those that are held by objects in the variables of the program, by paths such as "Env.rng".
+        """The generators that objects in variables of the program hold, by paths such as "Env.rng".
 
         An object has the name of its class, because another function may call it otherwise.
         """
