@@ -117,3 +117,16 @@ def test_two_loaders_of_one_dataset_that_are_both_given_are_right(tmp_path, capl
     b = DataLoader(a.dataset, batch_size=4, shuffle=True)
     train(tmp_path, lambda: (batch for batch, _ in zip(a, b)), data=[a, b])
     assert not named(caplog)
+
+
+@pytest.mark.parametrize("make", [
+    loader, lambda: holdfast.data.loader(torch.randn(24, 4).unsqueeze(1), batch_size=4)],
+    ids=["of torch", "of Holdfast"])
+def test_the_loader_of_another_checkpointer_is_not_named(tmp_path, caplog, make):
+    model, opt = net()
+    own, others = make(), make()
+    with holdfast.Checkpointer(tmp_path / "other", model=model, optimizer=opt, data=others) as other:
+        other.resume()
+        train(tmp_path / "own", lambda: (batch for batch, _ in zip(own, others)), data=own)
+        other.close(save=False)
+    assert not named(caplog)

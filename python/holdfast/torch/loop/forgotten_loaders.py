@@ -15,6 +15,7 @@ import torch
 
 from holdfast.torch.data.read_batch import BatchReader
 from holdfast.torch.data.read_loaders import listeners, name_of, watch_loaders
+from holdfast.torch.loop.update_boundaries import UpdateBoundaries
 from holdfast.torch.state.training_state import TrainingState
 from holdfast.torch.values.stored_attributes import stored
 
@@ -30,39 +31,41 @@ _ANOTHER = ("another DataLoader reads the same dataset",
 class ForgottenLoaders:
     """The loaders that were found by one Checkpointer: `sentences` has one for each, by name."""
 
-    def __init__(self, state: TrainingState, saves: Callable[[Any], bool]) -> None:
-        """`saves` says whether an object is given to the Checkpointer, perhaps inside of another one."""
-        self._data, self._saves = state.data, saves
+    def __init__(self, state: TrainingState, boundaries: UpdateBoundaries,
+                 saves: Callable[[Any], bool]) -> None:
+        """`boundaries` counts the calls of ck.step(). `saves` says whether an object is given to the
+        Checkpointer, perhaps inside of another one."""
+        self._data, self._boundaries, self._saves = state.data, boundaries, saves
         # A loader of another library, which was given, may read through a DataLoader.
         self._is_off = state.data.stateful is not None and not state.data.are_own
-        self._calls = 0  # of ck.step()
         # When each iterator was first read, and how many batches the given loaders had handed out by then;
         # None once it was seen to feed the training.
         self._firsts: weakref.WeakKeyDictionary[Any, tuple[int, int] | None] = weakref.WeakKeyDictionary()
         self._refusal = ""
+        self.has_news = False  # tell() was not called since something was found
         self.sentences: dict[str, str] = {}
         listeners.add(self)
         _live.add(self)
         watch_loaders()
 
-    def next_call(self, *, is_plain: bool) -> list[str]:
-        """Begins the next call of ck.step(). Returns what is known so far.
+    def tell(self, *, is_plain: bool) -> list[str]:
+        """What is known so far.
 
         ValueError if the training reads past a loader that was given. Nothing is looked at in a loop
         that is not plain: a trainer knows its loaders, or the steps can be made again.
         """
         self._is_off |= not is_plain
-        self._calls += 1
         if self._refusal:
             raise ValueError(self._refusal)
+        self.has_news = False
         return list(self.sentences.values())
 
     def note(self, iterator: Any) -> None:
         """An iterator of a DataLoader has handed out a batch."""
         if self._is_off or not torch.is_grad_enabled():
             return
-        first = self._firsts.setdefault(iterator, (self._calls, self._data.handed_out))
-        if first is not None and first[0] < self._calls:
+        first = self._firsts.setdefault(iterator, (self._boundaries.call, self._data.handed_out))
+        if first is not None and first[0] < self._boundaries.call:
             self._firsts[iterator] = None
             self._found_one(dict(stored(iterator)), self._data.handed_out > first[1])
 
@@ -80,13 +83,13 @@ class ForgottenLoaders:
         if sources and not reads_given:
             is_early = any(source.sampler is order for source in sources)
             what, line = _EARLY if is_early else _ANOTHER
-            self._refusal = _PAST.format(what=what, line=line)
+            self._refusal, self.has_news = _PAST.format(what=what, line=line), True
         elif is_ours and any(source.dataset is dataset for one in list(_live)
                              for _, source in one._data.sources()):
             return  # another Checkpointer of this process has it
         elif not any(map(self._saves, (dataset, order, dict(stored(order)).get("sampler")))):
             name = name_of(dataset)
-            self.sentences[name] = _TEXT.format(name=name)
+            self.sentences[name], self.has_news = _TEXT.format(name=name), True
 
 
 _live: "weakref.WeakSet[ForgottenLoaders]" = weakref.WeakSet()  # of all Checkpointers

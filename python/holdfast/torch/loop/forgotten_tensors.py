@@ -22,7 +22,7 @@ from holdfast.torch.loop.step_record import digest_text
 from holdfast.torch.values.program_values import program_values
 from holdfast.torch.state.training_state import TrainingState
 
-_LOOKS = frozenset({2, 3, 8, 64, 512, 4096})  # the calls in which is looked: each takes milliseconds
+CALLS = frozenset({2, 3, 8, 64, 512, 4096})  # of ck.step(), in which is looked: it takes milliseconds
 _SAMPLE = 8  # so many tensors of a model or a container are compared
 _MOST = 2000  # so many objects of the program are looked at
 _MOST_ITEMS = 256  # so many items of one container are entered
@@ -47,15 +47,13 @@ class ForgottenTensors:
     def __init__(self, state: TrainingState, given: Iterable[Any]) -> None:
         """`given` is all that the Checkpointer saves beside the model."""
         self._state, self._given = state, list(given)
-        self._calls = 0
         self._elements: dict[tuple[str, int], list[bytes]] = {}  # at the last look
         self.sentences: dict[str, str] = {}
         _live.add(self)
 
-    def next_call(self) -> list[str]:
-        """Called once for each step. Returns what is known so far."""
-        self._calls += 1
-        if self._calls in _LOOKS:
+    def tell(self, call: int) -> list[str]:
+        """What is known so far, after another look if the number of the call of ck.step() is one of CALLS."""
+        if call in CALLS:
             self._look()
         return list(self.sentences.values())
 

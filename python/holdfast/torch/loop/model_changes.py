@@ -9,7 +9,7 @@ import torch
 
 from holdfast.torch.loop.epoch_numbers import begins_again
 from holdfast.torch.loop.forgotten_loaders import ForgottenLoaders
-from holdfast.torch.loop.forgotten_tensors import ForgottenTensors
+from holdfast.torch.loop.forgotten_tensors import CALLS, ForgottenTensors
 from holdfast.torch.loop.frozen_writes import FrozenWrites
 from holdfast.torch.loop.last_step import CHANGED, LastStep
 from holdfast.torch.loop.messages import NO_HOOK, UNKNOWN_OPTIMIZER
@@ -35,8 +35,8 @@ class ModelChanges:
         self._state, self._boundaries = state, boundaries
         optimizers = [inner for one in state.optimizers for inner in with_inner(one)]
         self._unknown = UnknownState([*state.optimizers, *objects.values()], optimizers,
-                                     boundaries.knows, state.model_tensors)
-        self._loaders = ForgottenLoaders(state, self._unknown.saves)
+                                     boundaries, state.model_tensors)
+        self._loaders = ForgottenLoaders(state, boundaries, self._unknown.saves)
         self._tensors = ForgottenTensors(state, objects.values())
         self._place = StepPlace(state.optimizers, state.models, objects)
         self._unchanged = UnchangedModel(state)
@@ -69,7 +69,7 @@ class ModelChanges:
         """Called before every update of an optimizer of this process."""
         if self._boundaries.knows(optimizer):
             self._depth += 1
-            if text := self._undone.before_update():
+            if self._undone.kept is not None and (text := self._undone.before_update()):
                 _log.warning("%s", text)
             if self._calls < _FIRST:
                 self._unknown.before_update()
@@ -108,18 +108,25 @@ class ModelChanges:
         self._depth = 0  # an exception may have ended an update
         if self.by_unknown:
             warn(UNKNOWN_OPTIMIZER)
-        for text in self._loaders.next_call(is_plain=is_plain) + (self._tensors.next_call() if is_plain else []):
-            warn(text)
-        self._undone.next_call()
         self._calls += 1
-        self._unknown.calls += 1
+        if self._undone.written:
+            self._undone.next_call()
+        if self._calls <= _FIRST or self._loaders.has_news or self._boundaries.call in CALLS:
+            for text in self._look(is_plain):
+                warn(text)
+
+    def _look(self, is_plain: bool) -> list[str]:
+        """Looks at what is around the training. Returns what there is to warn of, again and again."""
+        texts = self._loaders.tell(is_plain=is_plain)
+        if is_plain:
+            texts += self._tensors.tell(self._boundaries.call)
         if self._calls == 1 and is_plain and (text := begins_again(self._resumed_in)):
             self._epochs["epoch"] = text
-            warn(text)
+            texts.append(text)
         if self._calls <= _FIRST:
             self._unknown.look_for_schedulers()
-            if text := self._place.next_call(self._state.data.first):
-                warn(text)
+            texts += filter(None, [self._place.next_call(self._state.data.first)])
+        return texts
 
     def after_save(self, step: int, with_gradients: bool, warn: Callable[[str], None]) -> bool:
         """Called when a save has begun. True if no hook may tell of the next update.

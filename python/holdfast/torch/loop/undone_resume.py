@@ -18,32 +18,30 @@ class UndoneResume:
 
     def __init__(self, state: TrainingState) -> None:
         self._state = state
-        self._kept: KeptElements | None = None  # while something is to be compared before the next update
-        self._written: list[str] = []  # before the first update
+        self.kept: KeptElements | None = None  # while something is to be compared before the next update
+        self.written: list[str] = []  # before the first update
 
     def restart(self) -> None:
         """Called when a resume has changed everything."""
-        self._written = []
+        self.written = []
         self._keep()
 
     def before_update(self) -> str:
-        """Called before an update. Returns a warning or ""."""
-        if self._kept is None:
-            return ""
-        kept, self._kept = self._kept, None
-        changed, written = kept.changed(), self._written
+        """Called before an update if `kept` is not None. Returns a warning or ""."""
+        kept, self.kept = self.kept, None
+        assert kept is not None
+        changed, written = kept.changed(), self.written
         if not written:
-            self._written = changed
+            self.written = changed
             return ""
-        self._written = []
+        self.written = []
         return "" if changed else _TEXT.format(names=name_a_few(written))
 
     def next_call(self) -> None:
-        """Called in each ck.step()."""
-        if self._written:
-            self._keep()
+        """Called in ck.step() if `written` is not empty."""
+        self._keep()
 
     def _keep(self) -> None:
         parameters = self._state.parameters()
-        self._kept = KeptElements(parameters, at_once=len(parameters) or 1)
-        self._kept.keep()
+        self.kept = KeptElements(parameters, at_once=len(parameters) or 1)
+        self.kept.keep()

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from holdfast.torch.loop.found_objects import calling_scaler, inside, progress, schedulers_of
+from holdfast.torch.loop.update_boundaries import UpdateBoundaries
 
 _INTERVALS = 2  # an optimizer that steps between so many pairs of calls is part of the training
 _LATER = 10.0  # seconds of training after which schedulers without a mark are looked for
@@ -37,14 +38,13 @@ class UnknownState:
     """What was found, by one Checkpointer: `found` has a sentence for each."""
 
     def __init__(self, given: Sequence[Any], optimizers: Sequence[Any],
-                 knows: Callable[[torch.optim.Optimizer], bool],
+                 boundaries: UpdateBoundaries,
                  model_tensors: Callable[[], Mapping[str, torch.Tensor]]) -> None:
         """`given` is all that the Checkpointer saves beside the model; `optimizers` are those in
-        it, also inside of others, and `knows` is true for them."""
+        it, also inside of others, which `boundaries` knows; it counts the calls of ck.step()."""
         self.found: dict[str, str] = {}
         self._given, self._known = given, optimizers
-        self._knows, self._model_tensors = knows, model_tensors
-        self.calls = 0  # of ck.step(); ModelChanges counts them
+        self._boundaries, self._model_tensors = boundaries, model_tensors
         self._optimizers: dict[int, _Optimizer] = {}
         self._scalers: dict[int, weakref.ref[Any]] = {}
         # Schedulers that were not given, with their progress when they were found.
@@ -55,7 +55,7 @@ class UnknownState:
 
     def before_update(self) -> None:
         """Notes the scaler, if there is one, that makes the step of an optimizer that was given."""
-        if 0 < self.calls <= _INTERVALS and (scaler := calling_scaler()) is not None:
+        if 0 < self._boundaries.call <= _INTERVALS and (scaler := calling_scaler()) is not None:
             self._scalers[id(scaler)] = weakref.ref(scaler)
 
     def note_update(self, optimizer: torch.optim.Optimizer) -> None:
@@ -63,11 +63,11 @@ class UnknownState:
         known = self._optimizers.get(id(optimizer))
         if known is None or known.ref() is not optimizer:  # another one may have had this id
             known = self._optimizers[id(optimizer)] = _Optimizer(optimizer)
-        known.note(self.calls)
+        known.note(self._boundaries.call)
 
     def look_for_schedulers(self) -> None:
         """Called in the first calls of ck.step(). Only the first one of all looks."""
-        if self.calls == 1 and any("initial_lr" in group for one in self._known
+        if self._boundaries.call == 1 and any("initial_lr" in group for one in self._known
                                    for group in one.param_groups):
             self._find_schedulers()
 
@@ -138,4 +138,4 @@ _live: "weakref.WeakSet[UnknownState]" = weakref.WeakSet()  # of all Checkpointe
 def _is_saved(one: Any) -> bool:
     """True if a Checkpointer of this process saves the object, perhaps inside of another one."""
     is_optimizer = issubclass(type(one), torch.optim.Optimizer)
-    return any(is_optimizer and live._knows(one) or live.saves(one) for live in list(_live))
+    return any(is_optimizer and live._boundaries.knows(one) or live.saves(one) for live in list(_live))

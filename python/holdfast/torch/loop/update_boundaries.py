@@ -35,7 +35,7 @@ class UpdateBoundaries:
         self._models = models
         self._by_id = {id(inside): tracked for tracked in self._tracked
                        for inside in with_inner(tracked.optimizer)}
-        self._call = 0
+        self.call = 0  # the number of the newest call of step(), over all resumes
         self._last_hook = 0  # the call before which a hook last reported a step
         self._all_stepped = 0  # the last call before which all optimizers stepped
         self._longest = 1  # the most calls from one step of an optimizer to its next
@@ -60,16 +60,16 @@ class UpdateBoundaries:
             return False
         tracked.has_hooks = True
         self._stepped.add(tracked)
-        self._last_hook = self._call + 1
+        self._last_hook = self.call + 1
         return True
 
     def next_call(self) -> None:
         """Begins the next call of step(). To be called once in each."""
-        self._call += 1
+        self.call += 1
         self._done, self._stepped = self._stepped, set()
         if len(self._done) == len(self._tracked) and not self._irregular:
-            self._longest = max(self._longest, self._call - self._all_stepped)
-            self._all_stepped = self._call
+            self._longest = max(self._longest, self.call - self._all_stepped)
+            self._all_stepped = self.call
         else:
             self._look_closer()
 
@@ -115,7 +115,7 @@ class UpdateBoundaries:
 
     def _silence(self) -> int:
         """How many calls ago a hook should have reported a step; 0 or less if none is late."""
-        return self._call - self._last_hook - self.patience
+        return self.call - self._last_hook - self.patience
 
     def _look_closer(self) -> None:
         for one in self._tracked:
@@ -125,8 +125,8 @@ class UpdateBoundaries:
                     self._done.add(one)
             if one in self._done:
                 self._longest = max(self._longest,
-                                    self._call - max(one.last, self._all_stepped))
-                one.last = self._call
+                                    self.call - max(one.last, self._all_stepped))
+                one.last = self.call
                 if one in self._irregular:
                     one.mark()
             elif len(self._tracked) > 1:
