@@ -11,5 +11,6 @@ LONG = pytest.mark.skipif(not IS_LONG, reason="needs HOLDFAST_LONG=1")
 
 
 def first_of(cases: Iterable[Any], quick: int) -> list[Any]:
-    """Cases of which only so many run in make test."""
-    return [pytest.param(one, marks=[] if place < quick else LONG) for place, one in enumerate(cases)]
+    """Cases of which only so many run in make test. A tuple has the values of several parameters."""
+    return [pytest.param(*one if isinstance(one, tuple) else (one,), marks=[] if place < quick else LONG)
+            for place, one in enumerate(cases)]

@@ -98,7 +98,7 @@ KINDS = {
     "drop": lambda: (loader(Noisy(11), 3, seed=1, epochs="each", last="drop"), None),
 }
 # Each takes seconds, as each of their steps is stopped once. The others run with HOLDFAST_LONG=1.
-MOST_UNLIKE = ["kept workers", "own batches", "plain", "plain distributed", "drop"]
+MOST_UNLIKE = ["kept workers", "plain distributed", "drop"]
 
 
 class Stop(Exception):
