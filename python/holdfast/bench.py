@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import json
+import math
 import os
 import random
 import shutil
@@ -27,7 +28,7 @@ _EXAMPLES = """examples:
 exit codes: 0 measured, 1 it failed, 2 wrong call
 """
 WRONG_CALL = 2
-_TENSORS, _ROUNDS = 16, 2  # the state has so many tensors; there are at least so many rounds
+_TENSORS, _LEAST, _QUICK = 16, 2, 11  # tensors of the state; rounds at least, and at most if it is quick
 State = dict[str, "torch.Tensor"]
 
 
@@ -110,8 +111,8 @@ def _seconds_of_load(engine: _Engine, state: State, place: Path) -> float:
     return time.perf_counter() - start
 
 
-def measure(folder: Path, size: int, seconds: float, say: Callable[[str], None]) -> dict[str, dict[str, list[float]]]:
-    """The seconds of each engine in each round; rounds follow each other until the time is over."""
+def measure(folder: Path, size: int, seconds: float, most: float, say: Callable[[str], None]) -> dict[str, dict[str, list[float]]]:
+    """The seconds of each engine in each round. There are rounds until the time is over, or there are the most."""
     import torch
 
     warnings.filterwarnings("ignore", module="torch.distributed")  # DCP without ranks, over the name before: as we want it
@@ -119,7 +120,7 @@ def measure(folder: Path, size: int, seconds: float, say: Callable[[str], None])
     engines = _engines()
     found: dict[str, dict[str, list[float]]] = {name: {"stall": [], "durable": [], "load": []} for name in engines}
     begin, rounds, dice = time.monotonic(), 0, random.Random(0)
-    while rounds < _ROUNDS or time.monotonic() - begin + (time.monotonic() - begin) / rounds < seconds:
+    while rounds < _LEAST or (rounds < most and (time.monotonic() - begin) * (1 + 1 / rounds) < seconds):
         for name in dice.sample(sorted(engines), len(engines)):
             place = folder / name
             place.mkdir(exist_ok=True)
@@ -186,7 +187,7 @@ def main(words: list[str]) -> int:
         lambda text: print(f"\r{text} ", end="", file=sys.stderr, flush=True))
     try:
         with tempfile.TemporaryDirectory(dir=args.folder, prefix="holdfast-bench-") as work:
-            found = measure(Path(work), args.bytes, 3.0 if args.quick else 60.0, say)
+            found = measure(Path(work), args.bytes, *((3.0, _QUICK) if args.quick else (60.0, math.inf)), say)
     except (OSError, ImportError) as error:
         print(f"holdfast: bench: {error}", file=sys.stderr)
         return 1
