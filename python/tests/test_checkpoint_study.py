@@ -267,14 +267,18 @@ def measure_all(work):
         "formats": {"model": TINY[0], "optimizer": TINY[1], "rounds": 2}, "flips": {"flips": 20},
         "cost": {"intervals": [1, 3], "rounds": 2, "state": TINY}}.items()}  # fmt: skip
     cells["scale-torch.save"] = {"who": "all", "ranks": [2], "state": TINY}
-    cells |= LONG_CELLS if IS_LONG else {}
-    lines = [json.dumps({"experiment": (words := name.split("-"))[0], "engine": words[1], "work": str(work / name),
-                         "options": options}) for name, options in cells.items()]  # fmt: skip
-    done = subprocess.run([sys.executable, FOLDER / "worker.py", "torch"], input="\n".join(lines), capture_output=True,
-                          text=True, timeout=600, check=True, env=ENVIRONMENT)  # fmt: skip
-    found = dict(zip(cells, map(json.loads, done.stdout.splitlines()), strict=True))
+    found = ask_worker("torch", sys.executable, work, cells | (LONG_CELLS if IS_LONG else {}))
     assert not [one for one in found.values() if "failed" in one], found
     return found
+
+
+def ask_worker(framework, python, work, cells):
+    lines = [json.dumps({"experiment": (words := name.removesuffix("-resnet50+momentum").partition("-"))[0],
+                         "engine": words[2], "work": str(work / name),
+                         "options": options}) for name, options in cells.items()]  # fmt: skip
+    done = subprocess.run([python, FOLDER / "worker.py", framework], input="\n".join(lines), capture_output=True,
+                          text=True, timeout=600, check=True, env=ENVIRONMENT)  # fmt: skip
+    return dict(zip(cells, map(json.loads, done.stdout.splitlines()), strict=True))
 
 
 LONG_CELLS = {**{f"bits-{way}": {"framework": "torch"} for way in ("torch.save", "holdfast", "torch.save+generator+position")},
@@ -320,12 +324,28 @@ class TestStudy:
             found = measured[f"scale-{name}"]["ranks"]["2"]
             assert found["files"] >= 2 and found["bytes"] < 2 * measured["formats-holdfast"]["bytes"]
 
+    @LONG
+    @pytest.mark.parametrize("framework", ["tensorflow", "chainer", "orbax"])
+    def test_every_engine_of_other_frameworks_is_measured(self, study, record, tmp_path, framework):
+        python = ROOT / f".cache/{framework}/bin/python"
+        if not python.exists():
+            pytest.skip(f"needs scripts/foreign_environment.sh {framework}")
+        options = {"crash": {"most_deaths": 2}, "formats": {"model": TINY[0], "optimizer": TINY[1], "rounds": 1},
+                   "flips": {"flips": 4}, "cost": {"intervals": [1], "rounds": 1, "state": TINY},
+                   "restart": {"framework": framework, "rounds": 1, "state": TINY}, "bits": {"framework": framework}}  # fmt: skip
+        cells = {cell.name: options[cell.experiment] for cell in study["cells"].all_cells(quick=True)
+                 if cell.framework == framework and cell.experiment in options}  # fmt: skip
+        found = ask_worker(framework, python, tmp_path, cells)
+        assert not [one for one in found.items() if {"failed", "not_run"} & set(one[1])], found
+        assert all(one["equal"] for name, one in found.items() if name.startswith("formats-"))
+
     def test_what_is_measured_is_not_measured_again(self, study, tmp_path):
         kept = tmp_path / "results.json"
         study["results"].Results(kept, study["measuring.machines"].this_machine()).keep("crash-dcp", {"kill": {"lost": 1}, "quick": True})
         before = kept.read_text()
         done = run_study("--only", "crash-dcp", "--results", kept)
-        assert (done.returncode, done.stdout, kept.read_text()) == (0, "", before)
+        assert (done.returncode, kept.read_text()) == (0, before) and "crash-dcp:" not in done.stdout
+        assert "`dcp` 1 of 1" in kept.with_suffix(".html").read_text().replace("<code>", "`").replace("</code>", "`")
         results = study["results"].Results(kept, study["measuring.machines"].this_machine())
         assert results.is_done("crash-dcp", quick=True) and not results.is_done("crash-dcp", quick=False)
 

@@ -37,7 +37,7 @@ def make_page(found: Result) -> str:
     charts = {f"{name}_chart": f"![{name}](../images/study_{name}.svg)" if make(cells) else "Not measured yet."
               for name, make in CHARTS.items()}  # fmt: skip
     return TEMPLATE.read_text().format(
-        machine=name_of(found["machine"]), busy=busy(found), versions=", ".join(versions(cells)),
+        machine=name_of(found["machine"]), device=device(found), busy=busy(found), versions=", ".join(versions(cells)),
         users="\n".join(f"- {text}" for text in advice(cells, "users")),
         developers="\n".join(f"- {text}" for text in advice(cells, "developers")), **parts, **charts)  # fmt: skip
 
@@ -50,6 +50,12 @@ def make_charts(found: Result) -> dict[Path, str]:
 def make_claims(found: Result) -> str:
     rows = [[*words, verdict] for words, verdict in claims(found["cells"])]
     return "\n" + table(["claim", "the command that shows it", "published figure", "ours"], rows) + "\n\n"
+
+
+def device(found: Result) -> str:
+    raw = found.get("device")
+    return (f"The disk alone ({raw['files']}) writes {raw['write']:.2f} GB/s and reads {raw['read']:.2f} GB/s."
+            if raw else "")  # fmt: skip
 
 
 def busy(found: Result) -> str:

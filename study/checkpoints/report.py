@@ -13,7 +13,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1] / "bench"), str(HERE)]
 from charts import CHARTS, STYLE  # noqa: E402: it is in a folder of its own
 from measuring.machines import name_of  # noqa: E402: as above
-from page import TABLES, busy, versions  # noqa: E402: as above
+from page import TABLES, busy, device, versions  # noqa: E402: as above
 from results import Result  # noqa: E402: as above
 from tables import Table  # noqa: E402: as above
 from verdicts import advice  # noqa: E402: as above
@@ -45,12 +45,6 @@ def make_report(found: Result) -> str:
 
 def where(found: Result) -> str:
     return f"On {name_of(found['machine'])}; {', '.join(versions(found['cells']))}. {device(found)} {busy(found)}"
-
-
-def device(found: Result) -> str:
-    raw = found.get("device")
-    return (f"The disk alone writes {raw['write']:.2f} GB/s and reads {raw['read']:.2f} GB/s ({raw['files']})."
-            if raw else "")  # fmt: skip
 
 
 def html_table(given: Table) -> str:

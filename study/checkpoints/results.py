@@ -37,7 +37,15 @@ class Results:
         return "not_run" not in found and (quick or "quick" not in found)
 
     def keep(self, name: str, result: Result) -> None:
-        self.cells[name] = result
+        # Five digits of a time are enough, and keep the file small.
+        self.cells[name] = json.loads(json.dumps(result), parse_float=lambda text: float(f"{float(text):.5g}"))
+        self._write()
+
+    def keep_device(self, rates: Mapping[str, Any]) -> None:
+        self.found["device"] = dict(rates)
+        self._write()
+
+    def _write(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         fresh = self.path.with_suffix(".tmp")
         fresh.write_text(json.dumps(self.found, indent=1, sort_keys=True) + "\n")

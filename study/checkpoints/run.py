@@ -14,16 +14,21 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "bench"), str(Path(__file__).resolve().parent)]
 from cells import Cell, choose  # noqa: E402: it is in a folder of its own
+from measuring.disk import BLOCK, Raw  # noqa: E402: as above
 from measuring.machines import busy_cores, this_machine  # noqa: E402: as above
+from report import make_report  # noqa: E402: as above
 from results import Result, Results, tell  # noqa: E402: as above
+from verdicts import advice  # noqa: E402: as above
 
 HERE = Path(__file__).resolve().parent
 MEMORY = Path("/dev/shm")
+DEVICE_BYTES = 256 << 20
 DISK = ROOT / ".cache/study"
 
 
@@ -78,6 +83,8 @@ def run(cells: Sequence[Cell], results: Results, places: Places, quick: bool) ->
     """Measures what is missing. True if nothing failed."""
     missing = [cell for cell in cells if not results.is_done(cell.name, quick)]
     done, good = len(cells) - len(missing), True
+    if any(cell.is_timed for cell in missing):
+        results.keep_device(measure_device(places.disk))
     for framework in dict.fromkeys(cell.framework for cell in missing):
         some = [cell for cell in missing if cell.framework == framework]
         for cell, result in measured(framework, some, places, quick):
@@ -85,6 +92,16 @@ def run(cells: Sequence[Cell], results: Results, places: Places, quick: bool) ->
             done, good = done + 1, good and "failed" not in result
             print(f"{tell(cell.name, result)}    {done} of {len(cells)} cells", flush=True)
     return good
+
+
+def measure_device(folder: Path) -> dict[str, float | str]:
+    """The GB/s of the disk alone, beside which times of saves and loads are read."""
+    raw = Raw(folder, DEVICE_BYTES, [(BLOCK, 4)])
+    rates = {name: DEVICE_BYTES / median(way() for _ in range(3)) / 1e9 for name, way in
+             (("write", raw.write), ("read", raw.read))}  # fmt: skip
+    raw.path.unlink()
+    kind = subprocess.run(["stat", "-f", "-c", "%T", folder], capture_output=True, text=True, check=False).stdout.strip()
+    return rates | {"files": kind}
 
 
 def parse() -> argparse.Namespace:
@@ -121,6 +138,9 @@ def main() -> int:
         except KeyboardInterrupt:
             print("study: stopped; the same call goes on from here", file=sys.stderr)
             return 130
+    report = args.results.with_suffix(".html")
+    report.write_text(make_report(results.found))
+    print("\n".join(advice(results.cells, "users")), f"\n{report}", sep="\n")
     return 0 if good else 1
 
 
