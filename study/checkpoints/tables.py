@@ -144,7 +144,7 @@ def _mechanisms(cells: Cells, engine: str) -> list[str]:
     bits = cells.get(f"bits-{WAY_OF.get(engine, '')}", {}).get("bits", {})
     kills = set(crash["kill"])
     return [_waits(cells, engine), _word(is_safe(crash, "kill", "torn", "rank")), _word(is_safe(crash, "power")),
-            _word(any("sync" in name for name in crash["names"])), _checks(cells.get(f"flips-{engine}", {})),
+            _word(any("sync" in name for name in crash.get("names", ()))), _checks(cells.get(f"flips-{engine}", {})),
             _word(not kills & {LOST, REFUSES}),
             *(_word(bits[cut] == "equal") if cut in bits else NOTHING for cut in ("end", "middle"))]  # fmt: skip
 
