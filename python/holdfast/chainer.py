@@ -85,7 +85,7 @@ def _resume(trainer: Any, run: str) -> None:
 
 
 def _warn_of_what_is_inexact(trainer: Any) -> None:
-    for name, iterator in trainer.updater.get_all_iterators().items():
+    for name, iterator in getattr(trainer.updater, "_iterators", {}).items():
         if not isinstance(iterator, chainer.iterators.SerialIterator):
             _log.warning("chainer: the iterator %s is a %s, which may read ahead: a training that resumes in the "
                          "middle of an epoch may see other batches", name, type(iterator).__name__)

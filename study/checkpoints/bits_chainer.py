@@ -49,7 +49,7 @@ def train(way: str, folder: Path, cut: int) -> str | None:
         if cut:
             trainer.extend(holdfast.chainer.snapshot(folder / "run"), trigger=trigger)
     elif cut:
-        trainer.extend(extensions.snapshot(filename="{.updater.iteration}", autoload=True), trigger=trigger)
+        trainer.extend(extensions.snapshot(filename="snapshot_{.updater.iteration}", autoload=True), trigger=trigger)
         if way.endswith("+generator") and cut == RESUME:
             trainer.extend(SetGenerator(folder), trigger=(STEPS, "iteration"), priority=-1000)
     trainer.run()

@@ -70,7 +70,11 @@ def save_snapshot(step: int, held: Model, folder: Path) -> None:
 
 
 def save_plain_snapshot(step: int, held: Model, folder: Path) -> None:
-    writer = extensions.snapshot_writers.SimpleWriter(savefun=lambda file, values: np.savez(file, **values))
+    def write(name: str, values: State) -> None:
+        with open(name, "wb") as file:  # savez would add .npz to a name
+            np.savez(file, **values)
+
+    writer = extensions.snapshot_writers.SimpleWriter(savefun=write)
     snapshot(writer=writer)(Trainer(folder, step, held))
 
 
