@@ -61,7 +61,7 @@ class Cell:
         return {"crash": {"most_deaths": 5 if quick else 1000},
                 "formats": {"model": model, "optimizer": optimizer, "rounds": rounds},
                 "cost": {"intervals": [1, 10] if quick else [1, 10, 100], "rounds": rounds},
-                "restart": {"framework": self.framework, "rounds": rounds},
+                "restart": {"framework": self.framework, "rounds": 3 if quick else rounds},
                 "bits": {"framework": self.framework}, "flips": {"flips": 100},
                 "scale": {"who": self.variant, "ranks": QUICK_RANKS if quick else RANKS}}[self.experiment]  # fmt: skip
 

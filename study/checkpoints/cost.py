@@ -15,10 +15,8 @@ import numpy as np
 import states
 from engine import Engine, Session
 from forks import in_a_fork, seconds_of
+from formats import FEW, LONG
 from states import State
-
-LONG, FEW = 2.0, 3  # a save that takes more seconds is repeated only so often
-
 
 def measure(engine: Engine, work: Path, intervals: list[int], rounds: int,
             state: Sequence[str] = models.TIMED) -> dict[str, Any]:
@@ -35,8 +33,8 @@ def _measure(engine: Engine, folder: Path, intervals: list[int], rounds: int, st
     with engine.session(engine.hold(state), folder) as session:
         training = _Training(state, session, folder)
         first = training.run(2, 2)  # with what an engine prepares only once; the step as well
-        if first > LONG:
-            rounds = min(rounds, FEW)
+        if first > 2 * LONG:  # nobody saves after each step then
+            rounds, intervals = min(rounds, FEW), [interval for interval in intervals if interval > 1]
         blocks = {interval: training.compare(interval, rounds) for interval in intervals}
         return {"first": first, "step": training.step_seconds(), "blocks": blocks}
 

@@ -48,7 +48,8 @@ class _Measured:
         found["seconds"] = {name: [one[name] for one in times] for name in times[0]}
         if self.engine.load_one:
             found["one_tensor"] = self.time_one(self.engine.load_one)
-        return found | {"without": {part: self.leave_out(save) for part, save in self.engine.without.items()}}
+        pairs = FEW if times[0]["synced"] < LONG else 1
+        return found | {"without": {part: self.leave_out(save, pairs) for part, save in self.engine.without.items()}}
 
     def save(self, save: Save) -> None:
         self.time_save(save)
@@ -75,10 +76,10 @@ class _Measured:
         seconds = seconds_of(lambda: kept.append(load_one(self.folder, name)))
         return {"seconds": seconds, "equal": states.is_same({name: kept[0]}, {name: self.state[name]})}
 
-    def leave_out(self, save: Save) -> dict[str, Any]:
+    def leave_out(self, save: Save, pairs: int) -> dict[str, Any]:
         """Call and bytes without a part of the work, and beside it the whole work at the same time."""
-        pairs = [[self.time_save(self.engine.save), self.time_save(save)] for _ in range(3)]
-        return {"pairs": pairs, "bytes": sum(path.stat().st_size for path in files_of(self.folder))}
+        found = [[self.time_save(self.engine.save), self.time_save(save)] for _ in range(pairs)]
+        return {"pairs": found, "bytes": sum(path.stat().st_size for path in files_of(self.folder))}
 
 
 def files_of(folder: Path) -> list[Path]:
