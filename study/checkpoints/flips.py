@@ -14,9 +14,8 @@ from crash import judge_all
 from engine import Engine
 from forks import in_a_fork
 from formats import files_of
-from states import LOST, NEWEST, PREVIOUS, REFUSES, SECOND, WRONG, make_state
+from states import HARMLESS, LOST, NEWEST, NOTICED, PREVIOUS, REFUSES, SECOND, WRONG, make_state
 
-NOTICED, HARMLESS = "noticed", "harmless"  # an error or an older checkpoint; the same values all the same
 WORDS = {NEWEST: HARMLESS, WRONG: WRONG, LOST: NOTICED, REFUSES: NOTICED, PREVIOUS: NOTICED}
 Place = tuple[Path, int]  # a file relative to the folder, and the bit
 BATCH = 20  # copies of the folder that exist at a time

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from measuring.paired import Interval, interval
-from states import CRASHES, HANGS, LOST, NEWEST, PREVIOUS, VERDICTS, WRONG
+from states import CRASHES, HANGS, HARMLESS, LOST, NEWEST, NOTICED, PREVIOUS, VERDICTS, WRONG
 
 Result = dict[str, Any]
 LOUD = (LOST, WRONG, CRASHES, HANGS)  # verdicts that cost a user both checkpoints, or worse
@@ -113,7 +113,8 @@ def added(block: Result) -> Interval:
 
 def tell_verdicts(counts: Mapping[str, int]) -> str:
     """ "3 newest, 1 previous, 23 LOST" """
-    order = (*VERDICTS, *(set(counts) - set(VERDICTS)))
-    return ", ".join(f"{counts[verdict]} {verdict.upper() if verdict in LOUD or verdict not in VERDICTS else verdict}"
+    known = (NOTICED, HARMLESS, *VERDICTS)
+    order = (*known, *(set(counts) - set(known)))
+    return ", ".join(f"{counts[verdict]} {verdict.upper() if verdict in LOUD or verdict not in known else verdict}"
                      for verdict in order if verdict in counts)  # fmt: skip
 

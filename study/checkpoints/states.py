@@ -22,6 +22,7 @@ REFUSES = "refuses"  # an older one is whole, and it needs a person to choose th
 LOST = "lost"  # nothing can be loaded
 WRONG = "wrong"  # it loads something that nobody has saved
 CRASHES, HANGS = "crashes", "hangs"
+NOTICED, HARMLESS = "noticed", "harmless"  # a flipped bit: an error or an older checkpoint; the same values all the same
 VERDICTS = (NEWEST, PREVIOUS, ANEW, REFUSES, LOST, WRONG, CRASHES, HANGS)
 
 
