@@ -32,8 +32,8 @@ def _measure(engine: Engine, folder: Path, intervals: list[int], rounds: int, st
     folder.mkdir(parents=True)
     with engine.session(engine.hold(state), folder) as session:
         training = _Training(state, session, folder)
-        first = training.run(2, 2)  # with what an engine prepares only once; the step as well
-        if first > 2 * LONG:  # nobody saves after each step then
+        first = training.run(2, 2)  # with what an engine prepares only once
+        if training.run(2, 2) > 2 * LONG:  # nobody saves after each step then
             rounds, intervals = min(rounds, FEW), [interval for interval in intervals if interval > 1]
         blocks = {interval: training.compare(interval, rounds) for interval in intervals}
         return {"first": first, "step": training.step_seconds(), "blocks": blocks}

@@ -88,7 +88,7 @@ def cost_table(cells: Cells) -> Table:
         return [f"{1e3 * result['first']:.0f} ms",
                 *(milliseconds(blocks[str(one)]) if str(one) in blocks else NOTHING for one in intervals)]  # fmt: skip
 
-    return make_table(cells, "cost", ["the first two saves",
+    return make_table(cells, "cost", ["two steps with the first save",
                                       *(f"a save adds, every {one} steps" for one in intervals)], row)  # fmt: skip
 
 
