@@ -322,7 +322,7 @@ class TestStudy:
         assert set(measured["restart-holdfast"]["seconds"]) == {"import", "load", "step"}
         for name in ("dcp", "holdfast"):
             found = measured[f"scale-{name}"]["ranks"]["2"]
-            assert found["files"] >= 2 and found["bytes"] < 2 * measured["formats-holdfast"]["bytes"]
+            assert found["files"] >= 2 and found["syncs"] >= 2 and found["bytes"] > measured["formats-torch.save"]["exact"]
 
     @LONG
     @pytest.mark.parametrize("framework", ["tensorflow", "chainer", "orbax"])

@@ -24,11 +24,15 @@ class CutAfter(keras.callbacks.Callback):
         self.left -= 1
 
 
-def make_model() -> keras.Model:
+def make_repeatable() -> None:
+    """Before TensorFlow computes anything."""
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     keras.utils.set_random_seed(SEED)
     tf.config.experimental.enable_op_determinism()
+
+
+def make_model() -> keras.Model:
     model = keras.Sequential([keras.Input((8, 8, 1)), layers.Conv2D(8, 3, padding="same"), layers.BatchNormalization(),
                               layers.ReLU(), layers.Flatten(), layers.Dropout(DROPOUT), layers.Dense(10)])  # fmt: skip
     model.compile(keras.optimizers.SGD(RATE, momentum=MOMENTUM),
@@ -41,6 +45,7 @@ def digest_of(model: keras.Model) -> str:
 
 
 def train(way: str, folder: Path, cut: int) -> str | None:
+    make_repeatable()
     folder.mkdir(parents=True, exist_ok=True)
     name, *saved = way.split("+")
     if name == "tf.train.Checkpoint":
