@@ -4,4 +4,11 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/build.sh release holdfast_program holdfast_python_stub
-PYTHONPATH=$PWD/build/release/python exec .venv/bin/python study/checkpoints/run.py "$@"
+# torch_checkpointing, where bench.sh has it, too. Without it, its cells are "not run".
+rivals=.cache/bench
+if ! cmp -s scripts/requirements-bench.txt $rivals/requirements-bench.txt; then
+  # shellcheck disable=SC2086 # several options
+  .venv/bin/python -m pip install --disable-pip-version-check -q --no-deps --upgrade --target $rivals \
+    ${HOLDFAST_PIP_OPTIONS:-} -r scripts/requirements-bench.txt && cp scripts/requirements-bench.txt $rivals/ || true
+fi
+PYTHONPATH=$PWD/build/release/python:$PWD/$rivals exec .venv/bin/python study/checkpoints/run.py "$@"

@@ -58,7 +58,8 @@ std::vector<Verb> all_verbs() {
           export_verb(),   convert_verb(), gc_verb(),      pin_verb(),
           unpin_verb(),    plan_verb(),    reshard_verb(), interval_verb(),
           simulate_verb(), launch_verb(),  resize_verb(),  rehearse_verb(),
-          inject_verb(),   campaign_verb(), seal_verb(),   repair_verb()};
+          bench_verb(),    inject_verb(),  campaign_verb(), seal_verb(),
+          repair_verb()};
 }
 
 // The flags that every verb has. They may stand before the verb, too.

@@ -139,13 +139,13 @@ TEST_F(CliTest, EveryWrongCallIsOneSentenceAndExitCode2) {
   expect_wrong_call(
       "fly",
       "fly: is not a verb; expected ls, show, verify, diff, export, convert, "
-      "gc, pin, unpin, plan, reshard, interval, simulate, launch, resize, rehearse, inject, "
-      "campaign, seal, repair, completion");
+      "gc, pin, unpin, plan, reshard, interval, simulate, launch, resize, rehearse, bench, "
+      "inject, campaign, seal, repair, completion");
   expect_wrong_call(
       "",
       "no verb; expected ls, show, verify, diff, export, convert, gc, pin, unpin, "
-      "plan, reshard, interval, simulate, launch, resize, rehearse, inject, campaign, seal, "
-      "repair, completion");
+      "plan, reshard, interval, simulate, launch, resize, rehearse, bench, inject, "
+      "campaign, seal, repair, completion");
   write("deep.json", std::string(1'000'000, '['));
   expect_wrong_call("plan --from deep.json --to deep.json",
                     "deep.json: more than 64 levels deep");

@@ -89,6 +89,7 @@ Verb pin_verb();
 Verb plan_verb();
 Verb resize_verb();
 Verb rehearse_verb();
+Verb bench_verb();
 Verb repair_verb();
 Verb reshard_verb();
 Verb seal_verb();

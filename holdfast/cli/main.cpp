@@ -45,9 +45,9 @@ std::optional<std::string> variable(const std::string& name) {
 
 int main(int argc, char** argv) {
   try {
-    // Verbs about trainings that run are programs of Python, with options of their own.
+    // These verbs are programs of Python, with options of their own.
     const std::string verb = argc > 1 ? argv[1] : "";
-    if (verb == "launch" || verb == "rehearse" || verb == "resize") {
+    if (verb == "launch" || verb == "rehearse" || verb == "resize" || verb == "bench") {
       const holdfast::Error why =
           holdfast::become_python_verb(verb, {argv + 2, argv + argc});
       std::cerr << "holdfast: " << why.message() << '\n';

@@ -1,4 +1,5 @@
-// The verbs about trainings that run: `holdfast launch`, `resize` and `rehearse`. They
+// The verbs about trainings that run, `holdfast launch`, `resize` and `rehearse`, and
+// `holdfast bench`, which compares with libraries of Python. They
 // are programs of Python with options of their own, and the program `holdfast` becomes
 // them before it looks at its arguments (main.cpp). Here the verbs are only described.
 #include "holdfast/cli/command.h"
@@ -21,6 +22,11 @@ constexpr const char* kRehearseExample = R"(
 Examples:
   holdfast rehearse -- python train.py --epochs 3
   holdfast rehearse --steps 50 --at 8,31 -- torchrun --nproc-per-node=2 train.py)";
+
+constexpr const char* kBenchExample = R"(
+Examples:
+  holdfast bench /scratch
+  holdfast bench /scratch --size 4000 --mtbf 2h --json)";
 
 Verb python_verb(std::string name, std::string summary, const char* examples) {
   return {.name = name,
@@ -47,6 +53,11 @@ Verb resize_verb() {
 Verb rehearse_verb() {
   return python_verb("rehearse", "Kill a training, and say whether it resumes exactly",
                      kRehearseExample);
+}
+
+Verb bench_verb() {
+  return python_verb("bench", "Measure saves and loads in a folder, beside other libraries",
+                     kBenchExample);
 }
 
 }  // namespace holdfast

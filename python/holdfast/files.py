@@ -23,6 +23,11 @@ _NUMPY = {
 }
 
 
+def numpy_name(dtype: _native.Dtype) -> str:
+    """The type in which numpy has such elements, or their bits."""
+    return _NUMPY.get(dtype.name, "u1")
+
+
 class Contents(Mapping[str, _native.TensorInfo]):
     """The tensors of a file or checkpoint, by name. open() returns it."""
 
@@ -85,7 +90,7 @@ class Contents(Mapping[str, _native.TensorInfo]):
         info = self[name]
         kind = info.dtype.name
         shape = info.shape if box is None else box.shape
-        array = numpy.empty(shape, _NUMPY.get(kind, "u1"))
+        array = numpy.empty(shape, numpy_name(info.dtype))
         target = _native.Array(name, array.ctypes.data, kind, shape, array.strides, [])
         self._native.read_into(target, box)
         return array

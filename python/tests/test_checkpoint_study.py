@@ -2,31 +2,39 @@
 
 import importlib
 import json
+import math
 import mmap
 import os
 import re
 import subprocess
 import sys
+import tempfile
 import threading
+import xml.dom.minidom
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import holdfast
+from long_tests import IS_LONG, LONG
 
-FOLDER = Path(__file__).resolve().parents[2] / "study/checkpoints"
-NAMES = ("trees", "recorder", "damage", "states", "engine", "crash", "cells", "results")
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "study/checkpoints"
+NAMES = ("trees", "recorder", "damage", "states", "engine", "crash", "cells", "results", "forks", "models", "flips", "tables",
+         "charts", "verdicts", "page", "report", "run", "measuring.machines")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def study():
     """The modules of the study by name, imported as its scripts import each other."""
-    sys.path.insert(0, str(FOLDER))
+    before, known = list(sys.path), set(sys.modules)
+    sys.path[:0] = [str(FOLDER), str(ROOT / "bench")]
     yield {name: importlib.import_module(name) for name in NAMES}
-    sys.path.remove(str(FOLDER))
-    for name in NAMES:  # these names are too common to stay
-        del sys.modules[name]
+    sys.path[:] = before
+    for name in set(sys.modules) - known:  # these names are too common to stay
+        if str(FOLDER) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
 
 
 @pytest.fixture
@@ -197,7 +205,7 @@ class TestVerdicts:
                     found[name], at = data[at : at + array.size], at + array.size
                 return found
 
-            engine = study["engine"].Engine("planted", "holdfast", save, load or read, ranks)
+            engine = study["engine"].Engine("planted", "holdfast", lambda state: state, save, load or read, ranks)
             return study["crash"].measure(engine, tmp_path / "w")
 
         monkeypatch.setattr(study["crash"], "SECONDS", 2)
@@ -231,31 +239,115 @@ class TestVerdicts:
         assert found["kill"]["wrong"] >= 1 and found["rank"]["wrong"] >= 1 and "lost" not in found["kill"]
 
     @pytest.mark.parametrize(("load", "verdict"), [(crash, "crashes"), (hang, "hangs")])
-    def test_an_engine_that_crashes_or_hangs_has_a_verdict(self, measure, load, verdict):
+    def test_an_engine_that_crashes_or_hangs_has_a_verdict(self, study, measure, monkeypatch, load, verdict):
+        monkeypatch.setattr(study["crash"], "SECONDS", 0.5)
         assert set(measure(lambda folder, data: write(folder / "last", data), load)["after"]) == {verdict}
+
+
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(holdfast.__file__).parents[1])}
+TINY = ["digits", "momentum"]
 
 
 def run_study(*options):
     return subprocess.run([sys.executable, FOLDER / "run.py", "--quick", *options], capture_output=True, text=True,
-                          timeout=300, check=False,
-                          env=os.environ | {"PYTHONPATH": str(Path(holdfast.__file__).parents[1])})  # fmt: skip
+                          timeout=300, check=False, env=ENVIRONMENT)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def measured(study):
+    """What torch's worker finds of real engines, in one process: all experiments, with a tiny state."""
+    memory = study["run"].MEMORY  # thousands of small files are written
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as work:
+        return measure_all(Path(work))
+
+
+def measure_all(work):
+    cells = {f"crash-{name}": {} for name in ("torch.save", "safetensors", "holdfast")}
+    cells |= {f"{kind}-{name}": options for name in ("torch.save", "holdfast") for kind, options in {
+        "formats": {"model": TINY[0], "optimizer": TINY[1], "rounds": 2}, "flips": {"flips": 20},
+        "cost": {"intervals": [1, 3], "rounds": 2, "state": TINY}}.items()}  # fmt: skip
+    cells["scale-torch.save"] = {"who": "all", "ranks": [2], "state": TINY}
+    found = ask_worker("torch", sys.executable, work, cells | (LONG_CELLS if IS_LONG else {}))
+    assert not [one for one in found.values() if "failed" in one], found
+    return found
+
+
+def ask_worker(framework, python, work, cells):
+    lines = [json.dumps({"experiment": (words := name.removesuffix("-resnet50+momentum").partition("-"))[0],
+                         "engine": words[2], "work": str(work / name),
+                         "options": options}) for name, options in cells.items()]  # fmt: skip
+    done = subprocess.run([python, FOLDER / "worker.py", framework], input="\n".join(lines), capture_output=True,
+                          text=True, timeout=600, check=True, env=ENVIRONMENT)  # fmt: skip
+    return dict(zip(cells, map(json.loads, done.stdout.splitlines()), strict=True))
+
+
+LONG_CELLS = {**{f"bits-{way}": {"framework": "torch"} for way in ("torch.save", "holdfast", "torch.save+generator+position")},
+              "restart-holdfast": {"framework": "torch", "rounds": 1, "state": TINY},
+              "scale-dcp": {"who": "parts", "ranks": [2], "state": TINY},
+              "scale-holdfast": {"who": "parts", "ranks": [2], "state": TINY}}  # fmt: skip
 
 
 class TestStudy:
-    def test_real_engines_are_judged_and_holdfast_loses_nothing(self, record, tmp_path):
-        kept = tmp_path / "results.json"
-        run_study("--engine", "torch.save", "--results", kept)
-        first = kept.read_text()
-        done = run_study("--engine", "torch.save", "safetensors", "holdfast", "--results", kept)
-        assert done.returncode == 0, done.stderr
-        assert "crash-torch.save:" not in done.stdout, "it was measured again"
-        cells = json.loads(kept.read_text())["cells"]
-        assert json.loads(first)["cells"]["crash-torch.save"] == cells["crash-torch.save"]
-        assert cells["crash-torch.save"]["kill"]["lost"] >= 5
-        assert "lost" not in cells["crash-safetensors"]["kill"] and cells["crash-safetensors"]["power"]["lost"] >= 1
+    def test_real_engines_are_judged_and_holdfast_loses_nothing(self, record, measured):
+        assert measured["crash-torch.save"]["kill"]["lost"] >= 5
+        assert "lost" not in measured["crash-safetensors"]["kill"] and measured["crash-safetensors"]["power"]["lost"] >= 1
         for kind in ("kill", "torn", "power", "full"):
-            assert set(cells["crash-holdfast"][kind]) <= {"newest", "previous"}, kind
-        assert cells["crash-holdfast"]["calls"] > 30 and cells["crash-holdfast"]["unseen"] == []
+            assert set(measured["crash-holdfast"][kind]) <= {"newest", "previous"}, kind
+        assert measured["crash-holdfast"]["calls"] > 30 and measured["crash-holdfast"]["unseen"] == []
+
+    def test_real_engines_save_what_they_load(self, study, measured):
+        exact = sum(array.nbytes for array in study["models"].make(*TINY).values())
+        for name in ("torch.save", "holdfast"):
+            found = measured[f"formats-{name}"]
+            assert found["exact"] == exact < found["bytes"] < 2.5 * exact
+            assert found["equal"] and found["one_tensor"]["equal"]
+            assert {len(times) for times in found["seconds"].values()} == {2}
+            blocks = measured[f"cost-{name}"]["blocks"]
+            assert [(blocks[k]["saves"], blocks[k]["steps"]) for k in ("1", "3")] == [(2, 2), (1, 3)]
+        assert set(measured["formats-torch.save"]["without"]) == {"CRC", "container"}
+
+    def test_only_digests_notice_a_flipped_bit(self, measured):
+        assert measured["flips-torch.save"]["tensors"] == {"wrong": 20}
+        assert measured["flips-holdfast"]["tensors"] == {"noticed": 20}
+
+    def test_each_of_two_ranks_writes_a_full_copy(self, measured):
+        found = measured["scale-torch.save"]["ranks"]["2"]
+        assert found["files"] == 2 and found["bytes"] > 2 * measured["formats-torch.save"]["exact"]
+
+    @LONG
+    def test_all_experiments_run(self, measured):
+        assert measured["bits-torch.save"]["bits"] == {"end": "different", "middle": "different"}
+        assert measured["bits-holdfast"]["bits"] == {"end": "equal", "middle": "equal"}
+        assert measured["bits-torch.save+generator+position"]["bits"] == {"end": "equal", "middle": "equal"}
+        assert set(measured["restart-holdfast"]["seconds"]) == {"import", "load", "step"}
+        for name in ("dcp", "holdfast"):
+            found = measured[f"scale-{name}"]["ranks"]["2"]
+            assert found["files"] >= 2 and found["syncs"] >= 2 and found["bytes"] > measured["formats-torch.save"]["exact"]
+
+    @LONG
+    @pytest.mark.parametrize("framework", ["tensorflow", "chainer", "orbax"])
+    def test_every_engine_of_other_frameworks_is_measured(self, study, record, tmp_path, framework):
+        python = ROOT / f".cache/{framework}/bin/python"
+        if not python.exists():
+            pytest.skip(f"needs scripts/foreign_environment.sh {framework}")
+        options = {"crash": {"most_deaths": 2}, "formats": {"model": TINY[0], "optimizer": TINY[1], "rounds": 1},
+                   "flips": {"flips": 4}, "cost": {"intervals": [1], "rounds": 1, "state": TINY},
+                   "restart": {"framework": framework, "rounds": 1, "state": TINY}, "bits": {"framework": framework}}  # fmt: skip
+        cells = {cell.name: options[cell.experiment] for cell in study["cells"].all_cells(quick=True)
+                 if cell.framework == framework and cell.experiment in options}  # fmt: skip
+        found = ask_worker(framework, python, tmp_path, cells)
+        assert not [one for one in found.items() if {"failed", "not_run"} & set(one[1])], found
+        assert all(one["equal"] for name, one in found.items() if name.startswith("formats-"))
+
+    def test_what_is_measured_is_not_measured_again(self, study, tmp_path):
+        kept = tmp_path / "results.json"
+        study["results"].Results(kept, study["measuring.machines"].this_machine()).keep("crash-dcp", {"kill": {"lost": 1}, "quick": True})
+        before = kept.read_text()
+        done = run_study("--only", "crash-dcp", "--results", kept)
+        assert (done.returncode, kept.read_text()) == (0, before) and "crash-dcp:" not in done.stdout
+        assert "`dcp` 1 of 1" in kept.with_suffix(".html").read_text().replace("<code>", "`").replace("</code>", "`")
+        results = study["results"].Results(kept, study["measuring.machines"].this_machine())
+        assert results.is_done("crash-dcp", quick=True) and not results.is_done("crash-dcp", quick=False)
 
     def test_cells_of_two_machines_are_not_mixed(self, tmp_path):
         kept = tmp_path / "results.json"
@@ -263,43 +355,77 @@ class TestStudy:
         done = run_study("--engine", "torch.save", "--results", kept)
         assert done.returncode == 1 and "vax" in done.stderr and "--anew" in done.stderr
 
-    @pytest.mark.parametrize(("option", "value", "nearest"), [("--engine", "torch_save", "torch.save"),
-                                                              ("--only", "crsh-dcp", "crash-dcp")])
-    def test_unknown_names_are_wrong_calls(self, option, value, nearest):
-        done = run_study(option, value)
-        assert done.returncode == 2 and nearest in done.stderr
+    @pytest.mark.parametrize(("patterns", "engines", "nearest"), [((), ("torch_save",), "torch.save"),
+                                                                  (("crsh-dcp",), (), "crash-dcp")])
+    def test_unknown_names_are_refused_with_the_nearest(self, study, patterns, engines, nearest):
+        with pytest.raises(ValueError, match=re.escape(nearest)):
+            study["cells"].choose(patterns, engines)
 
-    def test_the_cells_are_the_engines(self, study):
+    def test_an_unknown_name_is_a_wrong_call(self):
+        assert run_study("--engine", "torch_save").returncode == 2
+
+    def test_the_cells_are_the_engines_and_ways(self, study):
         for framework, names in study["cells"].ENGINES.items():
             text = (FOLDER / f"{framework}_engines.py").read_text()
-            assert re.findall(r'Engine\("([^"]+)"', text) == list(names)
+            assert re.findall(r'(?:[Ee]ngine|on_module|on_model)\("([^"]+)"', text) == list(names)
+
+    def test_states_have_the_sizes_of_the_models(self, study):
+        def size(name):
+            shapes = study["models"].shapes_with(*name.split("+"))
+            return sum(math.prod(shape) * np.dtype(study["states"].dtype_of(name)).itemsize
+                       for name, shape in shapes.items())  # fmt: skip
+
+        assert [size(name) for name in study["cells"].STATES] == [
+            102_441_032, 204_669_160, 306_897_288, 553_430_176, 1_106_860_352, 1_660_290_528, 488_806_720, 1_493_277_696]
 
 
-@pytest.fixture(scope="module")
-def page(study):
-    yield {name: importlib.import_module(name) for name in ("verdicts", "page")}
-    for name in ("verdicts", "page"):
-        del sys.modules[name]
+def planted(**more):
+    """One cell of each experiment, with figures."""
+    formats = {"bytes": 300, "exact": 200, "files": 1, "equal": True, "memory": {"save": 200, "load": 0},
+               "seconds": {"call": [1.0], "synced": [2.0], "load": [3.0]},
+               "without": {"deflate": {"pairs": [[8.0, 2.0]], "bytes": 400}}}  # fmt: skip
+    block = {"saves": 1, "steps": 10, "with": [1.5] * 6, "without": [1.0] * 6}
+    cells = {"formats-planted-resnet50+momentum": formats, "flips-planted": {"tensors": {"wrong": 3, "noticed": 1}},
+             "cost-planted": {"first": 1.0, "step": 0.1, "blocks": {"10": block}},
+             "restart-planted": {"seconds": {"import": [4.0], "load": [1.0]}},
+             "bits-planted": {"bits": {"end": "different", "middle": "different"}},
+             "bits-planted+generator": {"bits": {"end": "equal", "middle": "different"}},
+             "scale-planted-all": {"ranks": {"1": {"seconds": [1.0], "bytes": 10, "files": 1},
+                                             "4": {"seconds": [2.0], "bytes": 40, "files": 4}}}}  # fmt: skip
+    return cells | more
 
 
 class TestPage:
     @pytest.fixture
-    def given(self, page):
-        return json.loads(page["page"].RESULTS.read_text())
+    def given(self, study):
+        return json.loads(study["page"].RESULTS.read_text())
 
-    def test_the_page_is_what_the_script_makes(self, page, given):
-        assert page["page"].PAGE.read_text() == page["page"].make_page(given), "run study/checkpoints/page.py"
+    def test_the_page_is_what_the_script_makes(self, study, given):
+        page = study["page"]
+        assert page.PAGE.read_text() == page.make_page(given), "run study/checkpoints/page.py"
+        assert page.PAPERS.held() == page.make_claims(given), "run study/checkpoints/page.py"
+        for path, svg in page.make_charts(given).items():
+            assert path.read_text() == svg, "run study/checkpoints/page.py"
 
-    def test_other_results_give_another_page(self, page, given):
-        before = page["page"].make_page(given)
+    def test_other_results_give_another_page_and_report(self, study, given):
+        pages = [study["page"].make_page, study["report"].make_report]
+        before = [make(given) for make in pages]
         given["cells"]["crash-orbax"]["kill"] = {"lost": 7}
-        assert "7 LOST" in page["page"].make_page(given) != before
+        after = [make(given) for make in pages]
+        assert all("7 LOST" in text for text in after) and all(a != b for a, b in zip(before, after, strict=True))
 
-    def test_an_engine_that_did_not_run_stays_in_the_table(self, page, given):
+    def test_an_engine_that_did_not_run_stays_in_the_table(self, study, given):
         given["cells"] = {"crash-orbax": {"not_run": "orbax was not installed: no network"}}
-        text = page["page"].make_page(given)
-        assert "orbax was not installed: no network" in text and "`torch.save` | not run" in text
-        assert page["verdicts"].advice(given["cells"], "users") == []
+        for text in (study["page"].make_page(given), study["report"].make_report(given)):
+            assert "orbax was not installed: no network" in text and "not run: nobody has run it" in text
+        assert study["verdicts"].advice(given["cells"], "users") == []
+
+    def test_the_report_needs_nothing_from_elsewhere(self, study, given):
+        text = study["report"].make_report(given)
+        assert "<script" not in text and not re.findall(r"(?:src|href)=|url\(|@import", text)
+        assert "prefers-color-scheme:dark" in text and "@media print" in text
+        assert text.count("<svg") == sum(bool(make(given["cells"])) for make in study["charts"].CHARTS.values()) >= 1
+        xml.dom.minidom.parseString(study["charts"].alone(study["charts"].crash_chart(given["cells"])))
 
     @pytest.mark.parametrize(("reader", "cell", "said"), [
         ("users", {"kill": {"lost": 3, "newest": 1}}, "`planted` 3 of 4"),
@@ -310,7 +436,54 @@ class TestPage:
         ("developers", {"kill": {}, "full": {"said done, and it is not there": 1}}, "on a full disk"),
         ("developers", {"kill": {"starts anew": 1}}, "starts anew without a word"),
     ])  # fmt: skip
-    def test_every_rule_fires_on_figures_and_is_silent_without(self, page, reader, cell, said):
-        advice = page["verdicts"].advice
+    def test_every_rule_on_crashes_fires_on_figures_and_is_silent_without(self, study, reader, cell, said):
+        advice = study["verdicts"].advice
         assert any(said in text and "planted" in text for text in advice({"crash-planted": cell}, reader))
         assert not any(said in text for text in advice({"crash-planted": {"kill": {}}}, reader))
+
+    @pytest.mark.parametrize(("reader", "said"), [
+        ("users", "`planted` 500 ms (500 to 500), every 500 steps"), ("users", "`planted` 4 times as long for 25 % fewer"),
+        ("users", "only at the end of an epoch: `planted+generator`; never: `planted`"), ("users", "`planted` 3 of 4"),
+        ("users", "`planted` 5.0 s, of which import 4.0 s"), ("developers", "`planted`: deflate 75 %"),
+        ("developers", "so many times its bytes: `planted` 1.0"), ("developers", "once it also saves the generator"),
+        ("developers", "`planted-all`: from 1 to 4 ranks, a save writes 4.0 times the bytes in 4 files, and costs 8.0"),
+    ])  # fmt: skip
+    def test_every_other_rule_prints_its_figures(self, study, reader, said):
+        advice = study["verdicts"].advice
+        assert any(said in text for text in advice(planted(), reader)), advice(planted(), reader)
+
+    def test_sizes_are_compared_once_there_are_two(self, study):
+        other = planted()["formats-planted-resnet50+momentum"] | {"bytes": 202}
+        cells = planted(**{"formats-other-resnet50+momentum": other})
+        said = "`other` has +1.00 % and `planted` +50.00 %"
+        assert any(said in text for text in study["verdicts"].advice(cells, "users"))
+
+    def test_all_flips_that_are_noticed_are_praised(self, study):
+        cells = planted(**{"flips-planted": {"tensors": {"noticed": 4}}})
+        assert any("is noticed by `planted`" in text for text in study["verdicts"].advice(cells, "users"))
+
+    def test_a_flip_changes_one_bit(self, study, tmp_path):
+        (tmp_path / "a").write_bytes(bytes(4))
+        study["flips"].flip(tmp_path / "a", 17)
+        assert (tmp_path / "a").read_bytes() == b"\0\0\2\0"
+
+
+class TestBench:
+    def test_quick_measures_all_and_leaves_nothing(self, tmp_path):
+        words = [sys.executable, "-m", "holdfast.bench", tmp_path, "--quick", "--size", "1", "--json"]
+        done = subprocess.run(words, capture_output=True, text=True, check=True, env=ENVIRONMENT)
+        found = json.loads(done.stdout)
+        assert {"Holdfast", "torch.save", "DCP"} <= set(found["engines"]) and found["rounds"] >= 2 and done.stderr == ""
+        for one in found["engines"].values():
+            assert 0 < one["stall"][1] <= one["stall"][0] <= one["durable"][0] and one["load"][0] > 0 and one["every"] > 0
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize(("words", "said"), [(["nowhere"], "nowhere: not a folder"), ([".", "--mtbf", "soon"], "soon"),
+                                                 ([".", "--size", "99999999"], "MB are free")])
+    def test_wrong_calls_are_one_sentence(self, words, said, capsys):
+        from holdfast import bench
+
+        with pytest.raises(SystemExit) as ended:
+            bench.main(words)
+        told = capsys.readouterr().err
+        assert ended.value.code == 2 and said in told and told.count("\n") == 1 and told.startswith("holdfast: bench: ")

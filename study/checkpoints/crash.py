@@ -72,7 +72,7 @@ class _Experiment:
         if self.engine.ranks > 1:
             os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank),
                            "WORLD_SIZE": str(self.engine.ranks)}  # fmt: skip
-        self.engine.save(step, make_state(step), self.folder)
+        self.engine.save(step, self.engine.hold(make_state(step)), self.folder)
 
     def fill_disk(self, start: Tree, writes: int) -> dict[str, int]:
         """The disk is full from some write on. A save that says done must be there."""
@@ -136,7 +136,7 @@ def _judge_each(engine: Engine, folders: list[Path], out: Path) -> None:
         write_to_log(out.parent)
         with out.open("w") as lines:
             for folder in folders:
-                signal.alarm(SECONDS)
+                signal.setitimer(signal.ITIMER_REAL, SECONDS)
                 print(json.dumps(_judge_one(engine, folder)), file=lines, flush=True)
         code = 0
     finally:

@@ -1,27 +1,39 @@
 """Orbax's CheckpointManager, which numbers its steps and resumes from the newest."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 os.environ["JAX_PLATFORMS"] = "cpu"
-import numpy as np  # noqa: E402: jax reads the variable
-import orbax.checkpoint as ocp  # noqa: E402: as above
-from engine import Engine  # noqa: E402
-from states import FIRST, SHAPES, OlderIsWhole, State, is_previous  # noqa: E402
+import orbax.checkpoint as ocp  # noqa: E402: jax reads the variable
+from engine import Engine, Session  # noqa: E402
+from states import FIRST, OlderIsWhole, State, blank, is_previous  # noqa: E402
 
 
 def manager(folder: Path) -> ocp.CheckpointManager:
     return ocp.CheckpointManager((folder / "run").absolute(), options=ocp.CheckpointManagerOptions(max_to_keep=2))
 
 
-def save(step: int, state: State, folder: Path) -> None:
+def hold(state: State) -> State:
+    return dict(state)
+
+
+def save(step: int, held: State, folder: Path) -> None:
     with manager(folder) as found:
-        found.save(step, args=ocp.args.StandardSave(state))
+        found.save(step, args=ocp.args.StandardSave(held))
         found.wait_until_finished()
 
 
+@contextmanager
+def train(held: State, folder: Path) -> Iterator[Session]:
+    """It copies the arrays before save() returns, and writes them in the background."""
+    with manager(folder) as found:
+        yield Session(lambda step: found.save(step, args=ocp.args.StandardSave(held)), lambda: None)
+
+
 def load(folder: Path) -> State | None:
-    into = {name: np.zeros(shape, np.float32) for name, shape in SHAPES.items()}
+    into = blank()
     with manager(folder) as found:
 
         def restore(step: int) -> State:
@@ -38,4 +50,4 @@ def load(folder: Path) -> State | None:
             raise
 
 
-ENGINES = [Engine("orbax", "orbax.checkpoint", save, load)]
+ENGINES = [Engine("orbax", "orbax.checkpoint", hold, save, load, background=train)]

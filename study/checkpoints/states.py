@@ -11,7 +11,8 @@ import numpy as np
 
 State = dict[str, np.ndarray]
 
-SHAPES = {f"w{i}": (128, 256) for i in range(6)} | {"b": (256,), "n": (1,)}
+# The shapes of what is saved now. Each measurement is a process of its own, in which use() may change them.
+SHAPES: dict[str, tuple[int, ...]] = {f"w{i}": (128, 256) for i in range(6)} | {"b": (256,), "n": (1,)}
 FIRST, SECOND = 1, 2
 
 # How an engine's own way to resume ends.
@@ -21,6 +22,7 @@ REFUSES = "refuses"  # an older one is whole, and it needs a person to choose th
 LOST = "lost"  # nothing can be loaded
 WRONG = "wrong"  # it loads something that nobody has saved
 CRASHES, HANGS = "crashes", "hangs"
+NOTICED, HARMLESS = "noticed", "harmless"  # a flipped bit: an error or an older checkpoint; the same values all the same
 VERDICTS = (NEWEST, PREVIOUS, ANEW, REFUSES, LOST, WRONG, CRASHES, HANGS)
 
 
@@ -31,6 +33,27 @@ class OlderIsWhole(Exception):
 def make_state(step: int) -> State:
     dice = np.random.RandomState(step)
     return {name: dice.standard_normal(shape).astype(np.float32) for name, shape in SHAPES.items()}
+
+
+def use(state: State) -> None:
+    """From now on, engines load states of these shapes."""
+    SHAPES.clear()
+    SHAPES.update({name: array.shape for name, array in state.items()})
+
+
+def dtype_of(name: str) -> Any:
+    return np.int64 if name.endswith("num_batches_tracked") else np.float32
+
+
+def blank() -> State:
+    """Arrays into which a state can be loaded."""
+    return {name: np.zeros(shape, dtype_of(name)) for name, shape in SHAPES.items()}
+
+
+def is_same(found: Mapping[str, Any] | None, wanted: State) -> bool:
+    """Whether all bytes are equal."""
+    return found is not None and set(found) == set(wanted) and all(
+        np.asarray(found[name]).tobytes() == wanted[name].tobytes() for name in wanted)
 
 
 def judge(found: Mapping[str, Any] | None) -> str:

@@ -3,48 +3,51 @@
 Nothing here computes when it is imported: a process that has computed with TensorFlow cannot be forked.
 """
 
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 os.environ |= {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+import h5py  # noqa: E402: as above
 import keras  # noqa: E402: it reads the variables
+import numpy as np  # noqa: E402: as above
 import tensorflow as tf  # noqa: E402: as above
 from engine import Engine, Load, Save  # noqa: E402
-from states import FIRST, SHAPES, OlderIsWhole, State, is_previous  # noqa: E402
+from states import FIRST, SHAPES, OlderIsWhole, State, blank, dtype_of, is_previous  # noqa: E402
 
 # Variables in a module
 
 
 def make_module() -> tf.Module:
     module = tf.Module()
-    module.all = {name: tf.Variable(tf.zeros(shape)) for name, shape in SHAPES.items()}
+    module.all = {name: tf.Variable(array) for name, array in blank().items()}
     return module
 
 
-def fill_module(module: tf.Module, state: State) -> None:
+def hold_module(state: State) -> tf.Module:
+    module = make_module()
     for name, array in state.items():
         module.all[name].assign(array)
+    return module
 
 
 def read_module(module: tf.Module) -> State:
     return {name: variable.numpy() for name, variable in module.all.items()}
 
 
-def make_manager(folder: Path) -> tuple[tf.Module, tf.train.CheckpointManager]:
-    module = make_module()
-    return module, tf.train.CheckpointManager(tf.train.Checkpoint(model=module), str(folder), max_to_keep=2)
+def manage(module: tf.Module, folder: Path) -> tf.train.CheckpointManager:
+    return tf.train.CheckpointManager(tf.train.Checkpoint(model=module), str(folder), max_to_keep=2)
 
 
-def save_managed(step: int, state: State, folder: Path) -> None:
-    module, manager = make_manager(folder)
-    fill_module(module, state)
-    manager.save(checkpoint_number=step)
+def save_managed(step: int, held: tf.Module, folder: Path) -> None:
+    manage(held, folder).save(checkpoint_number=step)
 
 
 def load_managed(folder: Path) -> State | None:
-    module, manager = make_manager(folder)
+    module = make_module()
+    manager = manage(module, folder)
 
     def restore(path: str) -> State:
         manager.checkpoint.restore(path).assert_consumed()
@@ -60,10 +63,8 @@ def load_managed(folder: Path) -> State | None:
         raise
 
 
-def save_written(step: int, state: State, folder: Path) -> None:
-    module = make_module()
-    fill_module(module, state)
-    tf.train.Checkpoint(model=module).write(str(folder / "last"))
+def save_written(step: int, held: tf.Module, folder: Path) -> None:
+    tf.train.Checkpoint(model=held).write(str(folder / "last"))
 
 
 def load_written(folder: Path) -> State | None:
@@ -80,15 +81,22 @@ def load_written(folder: Path) -> State | None:
 def make_model() -> keras.Model:
     """A model whose weights have the shapes of the state: embeddings are matrices of any shape."""
     given = keras.Input((1,), dtype="int32")
-    tables = [keras.layers.Embedding(*(shape if len(shape) == 2 else (1, *shape)), name=name)
-              for name, shape in SHAPES.items()]  # fmt: skip
+    tables = [keras.layers.Embedding(*table_shape(name), name=name) for name in SHAPES]
     return keras.Model(given, [table(given) for table in tables])
 
 
-def fill_model(model: keras.Model, state: State) -> None:
+def table_shape(name: str) -> tuple[int, int]:
+    """Two axes with as many bytes: other types of numbers are kept as the bits of floats."""
+    shape = SHAPES[name]
+    rows = shape[0] if len(shape) > 1 else 1
+    return rows, math.prod(shape) * np.dtype(dtype_of(name)).itemsize // 4 // rows
+
+
+def hold_model(state: State) -> keras.Model:
+    model = make_model()
     for name, array in state.items():
-        (weight,) = model.get_layer(name).weights
-        weight.assign(array.reshape(weight.shape))
+        model.get_layer(name).weights[0].assign(array.reshape(-1).view(np.float32).reshape(table_shape(name)))
+    return model
 
 
 def read_model(model: keras.Model) -> State:
@@ -107,10 +115,8 @@ def read_weights(path: Path) -> keras.Model:
 
 def over_one_file(name: str, write: Callable[[keras.Model, Path], Any],
                   read: Callable[[Path], keras.Model]) -> tuple[Save, Load]:  # fmt: skip
-    def save(step: int, state: State, folder: Path) -> None:
-        model = make_model()
-        fill_model(model, state)
-        write(model, folder / name)
+    def save(step: int, held: keras.Model, folder: Path) -> None:
+        write(held, folder / name)
 
     def load(folder: Path) -> State | None:
         return read_model(read(folder / name)) if (folder / name).exists() else None
@@ -129,35 +135,59 @@ def write_weights(model: keras.Model, path: Path) -> None:
 def backup(**options: bool) -> tuple[Save, Load]:
     """The callback that resumes an interrupted fit()."""
 
-    def attach(folder: Path) -> tuple[keras.Model, keras.callbacks.Callback]:
-        model = make_model()
+    def attach(model: keras.Model, folder: Path) -> keras.callbacks.Callback:
         model.compile(keras.optimizers.SGD(0.1), loss="mse")
         callback = keras.callbacks.BackupAndRestore(str(folder / "backup"), delete_checkpoint=False, **options)
         callback.set_model(model)
         callback.set_params({"epochs": 9})
-        return model, callback
+        return callback
 
-    def save(step: int, state: State, folder: Path) -> None:
-        model, callback = attach(folder)
-        fill_model(model, state)
-        callback.on_epoch_end(step)
+    def save(step: int, held: keras.Model, folder: Path) -> None:
+        attach(held, folder).on_epoch_end(step)
 
     def load(folder: Path) -> State | None:
-        model, callback = attach(folder)
+        model = make_model()
         before = read_model(model)
-        callback.on_train_begin()
+        attach(model, folder).on_train_begin()
         found = read_model(model)
         return None if all((found[name] == before[name]).all() for name in SHAPES) else found
 
     return save, load
 
 
+# One tensor of many
+
+
+def load_one_of_bundle(path: Callable[[Path], str | None]) -> Callable[[Path, str], Any]:
+    def load_one(folder: Path, name: str) -> Any:
+        reader = tf.train.load_checkpoint(path(folder))
+        return reader.get_tensor(f"model/all/{name}/.ATTRIBUTES/VARIABLE_VALUE")
+
+    return load_one
+
+
+def load_one_of_h5(folder: Path, name: str) -> Any:
+    with h5py.File(folder / "last.h5") as file:
+        group = file["model_weights"][name]
+        return group[group.attrs["weight_names"][0]][()]
+
+
+def on_module(name: str, both: tuple[Save, Load], **more: Any) -> Engine:
+    return Engine(name, "tensorflow", hold_module, *both, **more)
+
+
+def on_model(name: str, both: tuple[Save, Load], **more: Any) -> Engine:
+    return Engine(name, "keras", hold_model, *both, **more)
+
+
 ENGINES = [
-    Engine("tf.train.CheckpointManager", "tensorflow", save_managed, load_managed),
-    Engine("tf.train.Checkpoint.write", "tensorflow", save_written, load_written),
-    Engine("keras.save-keras", "keras", *over_one_file("last.keras", write_whole, read_whole)),
-    Engine("keras.save-h5", "keras", *over_one_file("last.h5", write_whole, read_whole)),
-    Engine("keras.save_weights", "keras", *over_one_file("last.weights.h5", write_weights, read_weights)),
-    Engine("keras.BackupAndRestore", "keras", *backup()),
-    Engine("keras.BackupAndRestore-double", "keras", *backup(double_checkpoint=True)),
-]
+    on_module("tf.train.CheckpointManager", (save_managed, load_managed),
+              load_one=load_one_of_bundle(lambda folder: tf.train.latest_checkpoint(folder))),
+    on_module("tf.train.Checkpoint.write", (save_written, load_written),
+              load_one=load_one_of_bundle(lambda folder: str(folder / "last"))),
+    on_model("keras.save-keras", over_one_file("last.keras", write_whole, read_whole)),
+    on_model("keras.save-h5", over_one_file("last.h5", write_whole, read_whole), load_one=load_one_of_h5),
+    on_model("keras.save_weights", over_one_file("last.weights.h5", write_weights, read_weights)),
+    on_model("keras.BackupAndRestore", backup()),
+    on_model("keras.BackupAndRestore-double", backup(double_checkpoint=True)),
+]  # fmt: skip

@@ -1,32 +1,45 @@
 """What follows from the results: rules that print what was counted. A rule without data is silent."""
 
 from collections.abc import Callable, Iterator
+from statistics import median
 
-from results import Result, is_safe
+from results import Result, added, is_safe
 from states import ANEW, LOST, REFUSES, WRONG
 
 Cells = dict[str, Result]
 Rule = Callable[[Cells], Iterator[str]]
 LIED = "said done, and it is not there"
-USERS: list[Rule] = []
-DEVELOPERS: list[Rule] = []
+TIMED = "resnet50+momentum"  # the state whose times are told
+USERS: list[tuple[str, Rule]] = []
+DEVELOPERS: list[tuple[str, Rule]] = []
 
 
 def advice(cells: Cells, reader: str) -> list[str]:
     """All that the rules for "users" or "developers" say of these cells."""
-    crash = {name.removeprefix("crash-"): cell for name, cell in cells.items()
-             if name.startswith("crash-") and "kill" in cell}  # fmt: skip
-    return [text for rule in (USERS if reader == "users" else DEVELOPERS) for text in rule(crash)]
+    return [text for experiment, rule in (USERS if reader == "users" else DEVELOPERS)
+            for text in rule(of_experiment(cells, experiment))]  # fmt: skip
 
 
-def for_users(rule: Rule) -> Rule:
-    USERS.append(rule)
-    return rule
+def of_experiment(cells: Cells, experiment: str) -> Cells:
+    """Its cells that have figures, by what follows the experiment in their names."""
+    return {name.removeprefix(f"{experiment}-"): cell for name, cell in cells.items()
+            if name.startswith(f"{experiment}-") and not {"not_run", "failed"} & set(cell)}  # fmt: skip
 
 
-def for_developers(rule: Rule) -> Rule:
-    DEVELOPERS.append(rule)
-    return rule
+def for_users(experiment: str) -> Callable[[Rule], Rule]:
+    return _adder(USERS, experiment)
+
+
+def for_developers(experiment: str) -> Callable[[Rule], Rule]:
+    return _adder(DEVELOPERS, experiment)
+
+
+def _adder(rules: list[tuple[str, Rule]], experiment: str) -> Callable[[Rule], Rule]:
+    def add(rule: Rule) -> Rule:
+        rules.append((experiment, rule))
+        return rule
+
+    return add
 
 
 def named(names: list[str]) -> str:
@@ -39,7 +52,7 @@ def count(cell: Result, verdict: str, *kinds: str) -> tuple[int, int]:
     return sum(each.get(verdict, 0) for each in seen), sum(sum(each.values()) for each in seen)
 
 
-@for_users
+@for_users("crash")
 def one_name_loses_both(crash: Cells) -> Iterator[str]:
     """Replacing the only checkpoint in place loses the old one, too."""
     losses = {name: count(cell, LOST, "kill") for name, cell in crash.items()}
@@ -51,7 +64,7 @@ def one_name_loses_both(crash: Cells) -> Iterator[str]:
                f"load at so many of its kill points: {told}.")  # fmt: skip
 
 
-@for_users
+@for_users("crash")
 def a_person_must_choose(crash: Cells) -> Iterator[str]:
     names = [name for name, cell in crash.items() if count(cell, REFUSES, "kill")[0]]
     if names:
@@ -59,7 +72,7 @@ def a_person_must_choose(crash: Cells) -> Iterator[str]:
                "that resumes from the newest must try older ones by itself.")  # fmt: skip
 
 
-@for_users
+@for_users("crash")
 def safe_engines(crash: Cells) -> Iterator[str]:
     kills = [name for name, cell in crash.items() if is_safe(cell, "kill", "torn", "rank")]
     power = [name for name in kills if is_safe(crash[name], "power")]
@@ -68,7 +81,7 @@ def safe_engines(crash: Cells) -> Iterator[str]:
                f"{named(power) if power else 'none of them'}.")  # fmt: skip
 
 
-@for_developers
+@for_developers("crash")
 def ranks_must_agree(crash: Cells) -> Iterator[str]:
     for name, cell in crash.items():
         wrong, of = count(cell, WRONG, "kill", "rank")
@@ -77,7 +90,7 @@ def ranks_must_agree(crash: Cells) -> Iterator[str]:
                    "write into the folder of the step before need one commit for all of them.")  # fmt: skip
 
 
-@for_developers
+@for_developers("crash")
 def a_rename_needs_a_sync(crash: Cells) -> Iterator[str]:
     names = [name for name, cell in crash.items()
              if is_safe(cell, "kill", "torn") and not is_safe(cell, "power")]  # fmt: skip
@@ -86,16 +99,168 @@ def a_rename_needs_a_sync(crash: Cells) -> Iterator[str]:
                "name.")  # fmt: skip
 
 
-@for_developers
+@for_developers("crash")
 def errors_must_be_told(crash: Cells) -> Iterator[str]:
     names = [name for name, cell in crash.items() if LIED in cell.get("full", {})]
     if names:
         yield f"{named(names)}: on a full disk the save says that it is done, and nothing can be loaded."
 
 
-@for_developers
+@for_developers("crash")
 def an_empty_start_is_a_loss(crash: Cells) -> Iterator[str]:
     names = [name for name, cell in crash.items() if count(cell, ANEW, "kill", "torn", "power", "full", "rank")[0]]
     if names:
         yield (f"{named(names)}: with what some crashes leave, training starts anew without a word, as if nothing "
                "had been saved.")  # fmt: skip
+
+
+@for_users("cost")
+def how_often(cost: Cells) -> Iterator[str]:
+    """From which interval on saves take less than 1 % of a training."""
+    found = {name: (added(cell["blocks"]["10"]), cell["step"]) for name, cell in cost.items() if "10" in cell["blocks"]}
+    told = [f"`{name}` {1e3 * one.median:.0f} ms ({1e3 * one.low:.0f} to {1e3 * one.high:.0f}), every "
+            f"{max(1, round(100 * one.median / step)):,} steps"
+            for name, (one, step) in sorted(found.items(), key=lambda item: item[1][0].median)]  # fmt: skip
+    if told:
+        steps = [1e3 * step for _, step in found.values()]
+        yield ("What a save of ResNet50 with momentum adds to the training, with its interval, and how often one may save so "
+               f"that saves take 1 % of a training whose step is that of this study ({min(steps):.0f} to "
+               f"{max(steps):.0f} ms): {'; '.join(told)}.")  # fmt: skip
+
+
+@for_users("formats")
+def turn_deflate_off(formats: Cells) -> Iterator[str]:
+    told = []
+    for name, cell in formats.items():
+        if (found := cell["without"].get("deflate")) and name.endswith(TIMED):
+            times = [median(pair[place] for pair in found["pairs"]) for place in (0, 1)]
+            told.append(f"`{name.removesuffix('-' + TIMED)}` {times[0] / times[1]:.0f} times as long for "
+                        f"{100 * (1 - cell['bytes'] / found['bytes']):.0f} % fewer bytes")  # fmt: skip
+    if told:
+        yield f"Turn deflate off, which is the default: {'; '.join(told)}."
+
+
+@for_users("formats")
+def smallest_and_largest(formats: Cells) -> Iterator[str]:
+    beyond = {name.removesuffix("-" + TIMED): cell["bytes"] / cell["exact"] - 1
+              for name, cell in formats.items() if name.endswith(TIMED)}  # fmt: skip
+    if len(beyond) > 1:
+        least, most = min(beyond, key=beyond.__getitem__), max(beyond, key=beyond.__getitem__)
+        yield (f"Formats hardly differ in size: beyond the tensors, `{least}` has {100 * beyond[least]:+.2f} % and "
+               f"`{most}` {100 * beyond[most]:+.2f} %. What is saved decides, not how.")  # fmt: skip
+
+
+@for_users("bits")
+def who_resumes_exactly(bits: Cells) -> Iterator[str]:
+    groups: dict[str, list[str]] = {"also in the middle of an epoch": [], "only at the end of an epoch": [], "never": []}
+    for name, cell in bits.items():
+        end, middle = (cell["bits"][cut] == "equal" for cut in ("end", "middle"))
+        groups[list(groups)[0 if end and middle else 1 if end else 2]].append(name)
+    told = "; ".join(f"{word}: {named(names)}" for word, names in groups.items() if names)
+    if told:
+        yield f"Who resumes with the same bits, {told}. What follows a + was saved besides what the manual names."
+
+
+@for_users("flips")
+def flips_unnoticed(flips: Cells) -> Iterator[str]:
+    found = {name: count(cell, WRONG, "tensors") for name, cell in flips.items()}
+    told = ", ".join("`{}` {} of {}".format(name, *both) for name, both in found.items() if both[0])
+    if told:
+        yield f"Keep digests of your own beside these: a flipped bit of a tensor is loaded without an error, {told}."
+    good = [name for name, (wrong, of) in found.items() if of and not wrong]
+    if good:
+        yield f"Every flipped bit of a tensor is noticed by {named(good)}."
+
+
+@for_users("restart")
+def restart_takes(restart: Cells) -> Iterator[str]:
+    told = []
+    for name, cell in restart.items():
+        parts = {part: median(values) for part, values in cell["seconds"].items()}
+        told.append(f"`{name}` {sum(parts.values()):.1f} s, of which {max(parts, key=parts.__getitem__)} "
+                    f"{max(parts.values()):.1f} s")  # fmt: skip
+    if told:
+        yield f"From the start of a new process to its first step: {'; '.join(told)}."
+
+
+@for_developers("formats")
+def bottlenecks(formats: Cells) -> Iterator[str]:
+    """What a part of the work takes of a save, found by leaving it out."""
+    told = []
+    for name, cell in formats.items():
+        for part, found in cell["without"].items() if name.endswith(TIMED) else ():
+            share = median(1 - less / whole for whole, less in found["pairs"])
+            told.append(f"`{name.removesuffix('-' + TIMED)}`: {part} {100 * share:.0f} %")
+    if told:
+        yield f"What a part of the work takes of a save, found by leaving it out. {'; '.join(told)}."
+
+
+@for_developers("formats")
+def memory_of_a_save(formats: Cells) -> Iterator[str]:
+    names = [f"`{name.removesuffix('-' + TIMED)}` {cell['memory']['save'] / cell['exact']:.1f}"
+             for name, cell in formats.items()
+             if name.endswith(TIMED) and cell["memory"]["save"] > 0.5 * cell["exact"]]  # fmt: skip
+    if names:
+        yield f"A save need not copy the state. At their peak, these need so many times its bytes: {', '.join(names)}."
+
+
+@for_developers("bits")
+def what_must_be_saved(bits: Cells) -> Iterator[str]:
+    """A way that becomes equal once more is saved says what its framework leaves out."""
+    for name, cell in bits.items():
+        for other, more in bits.items():
+            if other.rpartition("+")[0] == name and more["bits"] != cell["bits"]:
+                better = [cut for cut, word in more["bits"].items() if word == "equal" != cell["bits"][cut]]
+                if better:
+                    yield (f"`{name}` resumes exactly at the {' and the '.join(better)} of an epoch once it also saves "
+                           f"the {other.rpartition('+')[2]}: a framework knows it, and could save it.")  # fmt: skip
+
+
+@for_developers("scale")
+def what_scale_costs(scale: Cells) -> Iterator[str]:
+    for name, cell in scale.items():
+        first, last = list(cell["ranks"])[0], list(cell["ranks"])[-1]
+        if first == last:
+            continue
+        one, many = cell["ranks"][first], cell["ranks"][last]
+        lost = int(last) * median(many["seconds"]), int(first) * median(one["seconds"])
+        yield (f"`{name}`: from {first} to {last} ranks, a save writes {many['bytes'] / one['bytes']:.1f} times the bytes in "
+               f"{many['files']} files, and costs {lost[0]:.1f} instead of {lost[1]:.1f} worker-seconds.")  # fmt: skip
+
+
+def claims(cells: Cells) -> Iterator[tuple[list[str], str]]:
+    """What the original study asked, in the words of docs/studies/papers.md, and what we found; "not measured" if nothing."""
+    asked = {"cost": ("the frameworks differ critically in what a checkpoint costs", _cost_claim),
+             "formats": ("formats and file sizes differ", _formats_claim),
+             "scale": ("scale changes the cost", _scale_claim), "bits": ("deterministic restart needs care", _bits_claim)}
+    for experiment, (claim, tell) in asked.items():
+        found = of_experiment(cells, experiment)
+        verdict = tell(found) if found else "not measured on this machine"
+        yield [claim, f"`make study`, cells `{experiment}-*`", "– (axis: A)"], verdict
+
+
+def _cost_claim(cost: Cells) -> str:
+    found = sorted((added(cell["blocks"]["10"]).median, name) for name, cell in cost.items())
+    (least, first), (most, last) = found[0], found[-1]
+    return (f"**yes**: a save of 204.7 MB adds {1e3 * least:,.0f} ms with `{first}` and {1e3 * most:,.0f} ms with `{last}`"
+            if most > 2 * least else "**no**: all within a factor of two")  # fmt: skip
+
+
+def _formats_claim(formats: Cells) -> str:
+    beyond = [100 * (cell["bytes"] / cell["exact"] - 1) for name, cell in formats.items() if name.endswith(TIMED)]
+    if not beyond:
+        return "not measured on this machine"
+    word = "yes" if max(beyond) - min(beyond) > 1 else "no"
+    return f"**{word}**: {min(beyond):+.2f} to {max(beyond):+.2f} % beyond the same tensors"
+
+
+def _scale_claim(scale: Cells) -> str:
+    return "; ".join(f"`{name}`: {median(list(cell['ranks'].values())[-1]['seconds']):.2f} s with {list(cell['ranks'])[-1]} "
+                     f"ranks, {median(list(cell['ranks'].values())[0]['seconds']):.2f} s with {list(cell['ranks'])[0]}"
+                     for name, cell in scale.items())  # fmt: skip
+
+
+def _bits_claim(bits: Cells) -> str:
+    good = [name for name, cell in bits.items() if set(cell["bits"].values()) == {"equal"}]
+    return (f"**yes**: {len(good)} of {len(bits)} ways resume with the same bits wherever they are stopped"
+            + (f": {named(good)}" if good else ""))  # fmt: skip

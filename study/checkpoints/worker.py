@@ -1,4 +1,4 @@
-"""Measures cells with one framework, which is imported once: PYTHON worker.py FRAMEWORK WORK
+"""Measures cells with one framework, which is imported once: PYTHON worker.py FRAMEWORK
 
 Reads one cell a line from standard input, and prints one line of JSON for each. Every measurement is forked from
 this process.
@@ -10,17 +10,31 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import crash
-from engine import Engine
-from recorder import NotPermitted
+sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))  # its `measuring` needs no framework
+import bits  # noqa: E402: formats and restart need the path
+import cost  # noqa: E402: as above
+import crash  # noqa: E402: as above
+import flips  # noqa: E402: as above
+import formats  # noqa: E402: as above
+import restart  # noqa: E402: as above
+import scale  # noqa: E402: as above
+from engine import Engine  # noqa: E402: as above
+from recorder import NotPermitted  # noqa: E402: as above
 
 
-def measure(cell: dict[str, Any], engines: dict[str, Engine], work: Path) -> dict[str, Any]:
-    engine = engines[cell["engine"]]
-    if engine.why_not:
-        return {"not_run": engine.why_not}
+MEASURES = {"crash": crash.measure, "formats": formats.measure, "cost": cost.measure, "restart": restart.measure,
+            "flips": flips.measure, "scale": scale.measure}  # fmt: skip
+
+
+def measure(cell: dict[str, Any], engines: dict[str, Engine]) -> dict[str, Any]:
+    work = Path(cell["work"])
     try:
-        found = crash.measure(engine, work, cell["most_deaths"])
+        if cell["experiment"] == "bits":
+            return bits.measure(cell["engine"], work, **cell["options"])
+        engine = engines[cell["engine"]]
+        if engine.why_not:
+            return {"not_run": engine.why_not}
+        found = MEASURES[cell["experiment"]](engine, work, **cell["options"])
         return found | {"package": engine.package, "version": importlib.import_module(engine.package).__version__}
     except NotPermitted as error:
         return {"not_run": f"not permitted here: {error}"}
@@ -28,11 +42,10 @@ def measure(cell: dict[str, Any], engines: dict[str, Engine], work: Path) -> dic
         return {"failed": f"{type(error).__name__}: {error}"}
 
 
-def main(framework: str, work: str) -> None:
+def main(framework: str) -> None:
     engines = {engine.name: engine for engine in importlib.import_module(f"{framework}_engines").ENGINES}
     for line in sys.stdin:
-        cell = json.loads(line)
-        print(json.dumps(measure(cell, engines, Path(work) / cell["engine"])), flush=True)
+        print(json.dumps(measure(json.loads(line), engines)), flush=True)
 
 
 if __name__ == "__main__":
