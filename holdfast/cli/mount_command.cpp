@@ -29,7 +29,7 @@ of the run, whose seed is taken, too.
 
 It runs until the folder is unmounted (umount, fusermount3 -u), Ctrl-C or SIGTERM. It needs
 libfuse3 and /dev/fuse. It is for programs that read files; a PyTorch job uses
-holdfast.data.Files, which is faster and takes the position from the checkpoint itself.)";
+holdfast.data.Files, whose loader takes the position from the checkpoint itself.)";
 
 struct MountArguments {
   CorpusArguments corpus;
