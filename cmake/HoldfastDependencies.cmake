@@ -13,6 +13,9 @@ endif()
 if(HOLDFAST_ZSTD)
   find_package(Zstd)                  # compressed shards; without it, refused (no_zstd.cpp)
 endif()
+if(HOLDFAST_FUSE)
+  find_package(Fuse3)                 # mounts of datasets; without it, refused (no_mount.cpp)
+endif()
 
 # Object stores need all of these. If one is missing, object stores are refused (no_s3.cpp).
 set(HOLDFAST_HAS_S3 OFF)

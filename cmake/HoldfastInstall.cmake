@@ -24,6 +24,10 @@ function(holdfast_install)
   if(TARGET Zstd::Zstd)
     set(uses_zstd ON)
   endif()
+  set(uses_fuse3 OFF)
+  if(TARGET Fuse3::Fuse3)
+    set(uses_fuse3 ON)
+  endif()
   configure_package_config_file(
     ${PROJECT_SOURCE_DIR}/cmake/holdfastConfig.cmake.in
     ${PROJECT_BINARY_DIR}/holdfastConfig.cmake INSTALL_DESTINATION ${folder})
@@ -31,6 +35,7 @@ function(holdfast_install)
                                    COMPATIBILITY SameMinorVersion)
   install(FILES ${PROJECT_BINARY_DIR}/holdfastConfig.cmake
                 ${PROJECT_BINARY_DIR}/holdfastConfigVersion.cmake
+                ${PROJECT_SOURCE_DIR}/cmake/FindFuse3.cmake
                 ${PROJECT_SOURCE_DIR}/cmake/FindIsaL.cmake
                 ${PROJECT_SOURCE_DIR}/cmake/FindLiburing.cmake
                 ${PROJECT_SOURCE_DIR}/cmake/FindZstd.cmake

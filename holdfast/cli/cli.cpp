@@ -59,7 +59,7 @@ std::vector<Verb> all_verbs() {
           unpin_verb(),    plan_verb(),    reshard_verb(), interval_verb(),
           simulate_verb(), launch_verb(),  resize_verb(),  rehearse_verb(),
           bench_verb(),    inject_verb(),  campaign_verb(), seal_verb(),
-          repair_verb()};
+          repair_verb(),   index_verb(),   mount_verb()};
 }
 
 // The flags that every verb has. They may stand before the verb, too.
@@ -90,9 +90,10 @@ std::string verb_word(const std::vector<std::string>& arguments) {
 
 // Whether the verb's arguments are files and folders of any kind.
 bool reads_files(const std::vector<std::string>& arguments) {
-  constexpr std::array<std::string_view, 11> kVerbs{
+  constexpr std::array<std::string_view, 13> kVerbs{
       "ls",     "show",     "verify", "diff",   "export", "convert",
-      "inject", "campaign", "seal",   "repair", "reshard"};
+      "inject", "campaign", "seal",   "repair", "reshard", "index",
+      "mount"};
   return std::ranges::count(kVerbs, verb_word(arguments)) > 0;
 }
 

@@ -22,15 +22,6 @@ OrderedJson skipped_json(const std::vector<SkippedStep>& list) {
   return all;
 }
 
-OrderedJson errors_json(std::span<const FailedPath> failed) {
-  OrderedJson all = OrderedJson::array();
-  for (const auto& [path, error] : failed) {
-    all.push_back(
-        {{"path", path}, {"code", name_of(error.code())}, {"why", error.message()}});
-  }
-  return all;
-}
-
 OrderedJson metrics_json(const Manifest& manifest) {
   OrderedJson metrics = OrderedJson::object();
   for (const auto& [name, value] : manifest.metrics) metrics[name] = json_number(value);
@@ -171,6 +162,15 @@ OrderedJson tensor_diff_json(const TensorDiff& tensor) {
 }
 
 }  // namespace
+
+OrderedJson errors_json(std::span<const FailedPath> failed) {
+  OrderedJson all = OrderedJson::array();
+  for (const auto& [path, error] : failed) {
+    all.push_back(
+        {{"path", path}, {"code", name_of(error.code())}, {"why", error.message()}});
+  }
+  return all;
+}
 
 std::string error_json(const Error& error, ExitCode exit) {
   return print_json({{"error",

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 
+#include "holdfast/base/report_json.h"
 #include "holdfast/cli/command.h"
 #include "holdfast/cli/path_summary.h"
 #include "holdfast/reshard/reshard.h"
@@ -19,6 +20,8 @@
 
 namespace holdfast {
 
+// The list "errors" of verbs that take several paths.
+OrderedJson errors_json(std::span<const FailedPath> failed);
 // The object that cli.h describes for failed commands.
 std::string error_json(const Error& error, ExitCode exit);
 std::string ls_json(std::span<const RunList> lists, std::span<const FailedPath> failed);

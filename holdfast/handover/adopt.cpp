@@ -7,7 +7,7 @@
 #include "holdfast/base/crc32c.h"
 #include "holdfast/checkpoint/read_pieces.h"
 #include "holdfast/exchange/exchange.h"
-#include "holdfast/handover/mapped_file.h"
+#include "holdfast/env/mapped_file.h"
 #include "holdfast/memory/piece_description.h"
 
 namespace holdfast {

@@ -165,6 +165,12 @@ def seal(path: _Path) -> VerbReport:
     return _run("seal", (path,))
 
 
+def index(*files: _Path, kind: str | None = None, context: int | None = None,
+          dtype: str | None = None, to: _Path | None = None, check: bool = False) -> VerbReport:
+    """Finds the samples in data files, and writes an index beside each; `check` reads them again."""
+    return _run("index", files, kind=kind, context=context, dtype=dtype, to=to, check=check)
+
+
 def gc(run: _Path, *, keep_last: int | None = None, keep_every: int | None = None,
        keep_best: int | None = None, metric: str | None = None, max: bool = False,
        memory: _Path | None = None, dry_run: bool = False) -> VerbReport:

@@ -8,6 +8,8 @@ namespace holdfast::python {
 
 void bind_state(nb::module_& m);
 void bind_sample_sequence(nb::module_& m);
+void bind_mixture(nb::module_& m);
+void bind_corpus(nb::module_& m);
 void bind_plan(nb::module_& m);
 void bind_object(nb::module_& m);
 void bind_array(nb::module_& m);
@@ -53,6 +55,8 @@ NB_MODULE(_native, m) {
   register_errors();
   bind_state(m);
   bind_sample_sequence(m);
+  bind_mixture(m);
+  bind_corpus(m);
   bind_plan(m);
   bind_object(m);
   bind_array(m);

@@ -43,7 +43,7 @@ def options_of(function):
 
 
 @pytest.mark.parametrize("verb", ["ls", "show", "pin", "unpin", "convert", "export", "verify", "diff",
-                                  "repair", "reshard", "seal", "gc", "interval", "simulate"])
+                                  "repair", "reshard", "seal", "index", "gc", "interval", "simulate"])
 def test_a_function_has_the_options_of_its_verb(verb):
     help = subprocess.run([PROGRAM, verb, "--help"], capture_output=True, text=True, check=True).stdout
     of_verb = set(re.findall(r"^ +(?:-\w,)?--([a-z-]+)", help, re.M)) - OF_ALL

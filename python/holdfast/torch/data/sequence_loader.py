@@ -7,6 +7,7 @@ import torch
 from torch.utils.data import IterableDataset, Sampler, default_collate
 
 from holdfast._native import Sequence
+from holdfast.corpus import Files
 from holdfast.torch.data.base_loader import (
     Epochs,
     Loader,
@@ -16,6 +17,7 @@ from holdfast.torch.data.base_loader import (
     source_of,
 )
 from holdfast.torch.data.fingerprint import check_fingerprint, fingerprint_of
+from holdfast.torch.data.mixture import Mixed, MixedOrder
 from holdfast.torch.data.passes import Pass
 from holdfast.torch.data.read_batch import BatchReader, ReadTask, mix_seeds
 from holdfast.torch.data.source import Source
@@ -38,7 +40,7 @@ class BatchSampler(Sampler[list[int]]):
 
     def __init__(
         self,
-        sequence: Sequence,
+        sequence: Sequence | MixedOrder,
         *,
         rank: int | None = None,
         world: int | None = None,
@@ -99,7 +101,8 @@ class BatchSampler(Sampler[list[int]]):
     def state_dict(self) -> dict[str, Any]:
         """The seed and the cursor, and the dataset that they are for."""
         s = self.sequence
-        return {"cursor": self.cursor, "seed": s.seed, "samples": s.samples, "shuffle": s.shuffle}
+        state = {"cursor": self.cursor, "seed": s.seed, "samples": s.samples, "shuffle": s.shuffle}
+        return state | s.state() if isinstance(s, MixedOrder) else state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Sets seed and cursor; batch size, `last` and ranks stay those of this sampler.
@@ -108,7 +111,7 @@ class BatchSampler(Sampler[list[int]]):
         """
         self.check_state(state)
         s = self.sequence
-        self.sequence = Sequence(
+        self.sequence = s.resumed(state) if isinstance(s, MixedOrder) else Sequence(
             s.samples, s.batch, seed=state["seed"], shuffle=s.shuffle, last=s.last
         )
         self.cursor = state["cursor"]
@@ -312,7 +315,7 @@ def loader(
     epochs: Epochs = None,
     rank: int | None = None,
     world: int | None = None,
-    seeded: bool = True,
+    seeded: bool | None = None,
     collate_fn: Callable[[list[Any]], Any] | None = None,
     fingerprint: str | None = None,
     elastic: Any = None,
@@ -346,7 +349,8 @@ def loader(
                 position, so that augmentation is repeated whatever the workers, ranks and
                 restarts are (some 20 us per sample). A dataset that reads many samples at once
                 (`__getitems__`) is seeded once per batch. Generators that the dataset itself owns
-                are not seeded. False: for datasets that draw nothing.
+                are not seeded. False: for datasets that draw nothing. By default True, and False
+                for Files and mixtures of them.
     fingerprint a text that names the dataset. A state of a dataset with another one is refused. By
                 default it is made of the dataset's class, its length, and parts of the arrays and
                 lists of paths that it holds; a dataset of Hugging Face has its own.
@@ -363,9 +367,15 @@ def loader(
         if rank is not None or world is not None:
             raise ValueError("data: elastic= with rank= or world=; expected one of the two")
         rank, world = 0, 1  # until it follows the job
-    sequence = Sequence(len(dataset), batch_size, seed=seed, shuffle=shuffle, last=last)
+    if isinstance(dataset, Mixed) and epochs is not None:
+        raise ValueError(f"data: epochs={epochs!r} of a mixture, whose sources have epochs of their own; "
+                         "expected epochs=None")
+    sequence = (dataset.order(batch_size, seed, shuffle) if isinstance(dataset, Mixed) else
+                Sequence(len(dataset), batch_size, seed=seed, shuffle=shuffle, last=last))
     sampler = BatchSampler(sequence, rank=rank, world=world, epochs=epochs)
     fetch = BatchReader(dataset, collate_fn or default_collate)
+    if seeded is None:
+        seeded = dataset.draws if isinstance(dataset, Mixed) else not isinstance(dataset, Files)
     made = _SequenceLoader(fetch, sampler, seeded, fingerprint or fingerprint_of(dataset), **options)
     if elastic is not None:
         made.follow_job(elastic)

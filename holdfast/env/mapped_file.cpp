@@ -1,4 +1,4 @@
-#include "holdfast/handover/mapped_file.h"
+#include "holdfast/env/mapped_file.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -1,4 +1,4 @@
-// A file of a place in shared memory as memory of this process, without a copy.
+// A file as memory of this process, without a copy.
 #pragma once
 
 #include "holdfast/base/bytes.h"

@@ -1,0 +1,57 @@
+// Reads many small ranges of many files, with several threads.
+#pragma once
+
+#include <list>
+#include <map>
+#include <memory>
+#include <span>
+
+#include "holdfast/base/mutex.h"
+#include "holdfast/base/thread_pool.h"
+#include "holdfast/dataset/corpus.h"
+
+namespace holdfast {
+
+// Files that are opened when they are first read. Not more than a fixed number stays
+// open: a corpus may have more files than a process may open. Safe from several threads.
+class OpenFiles {
+ public:
+  OpenFiles(Env& env, const std::vector<Path>& paths) : env_(env), paths_(paths) {}
+
+  Result<std::shared_ptr<const Source>> file(size_t number);
+
+ private:
+  static constexpr size_t kMostOpen = 256;
+
+  Env& env_;
+  const std::vector<Path>& paths_;
+  Mutex mutex_;
+  // A reader keeps a file while another thread closes it here.
+  std::map<size_t, std::shared_ptr<const Source>> open_ HOLDFAST_GUARDED_BY(mutex_);
+};
+
+// Threads that read. They start with the first call, and again in a process that was
+// forked, which has none of them.
+class ReadThreads {
+ public:
+  explicit ReadThreads(int threads) : count_(threads) {}
+  ~ReadThreads();
+
+  int count() const { return count_; }
+  // Calls work() on so many threads at once, this one included, and waits for all.
+  void run(int threads, const std::function<void()>& work);
+
+ private:
+  ThreadPool& pool();
+
+  const int count_;
+  Mutex mutex_;
+  int process_ HOLDFAST_GUARDED_BY(mutex_) = 0;
+  std::unique_ptr<ThreadPool> pool_ HOLDFAST_GUARDED_BY(mutex_);
+};
+
+// Changes the order of the reads.
+Result<void> read_ranges(OpenFiles& files, ReadThreads& threads,
+                          std::span<SampleRead> reads);
+
+}  // namespace holdfast
