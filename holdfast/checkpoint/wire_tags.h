@@ -17,8 +17,10 @@ inline constexpr Tag kOpenTag = 0x480e;      // Saver::open()
 inline constexpr Tag kCloseTag = 0x4810;     // Saver::close()
 inline constexpr Tag kReadableTag = 0x4812;  // restore.h
 inline constexpr Tag kEndTag = 0x4814;       // Job::all_agree()
+inline constexpr Tag kWishTag = 0x4816;      // job/agenda.h: a rank asks for a save
 inline constexpr Tag kGateTag = 0x4820;      // recovery/gate.h: I am ready
 inline constexpr Tag kRecordTag = 0x4822;    // recovery/gate.h: records for buddies
 // 0x4824 is for second buddies: python/holdfast/torch/recover/buddies.py.
+inline constexpr Tag kCallLogTag = 0x4826;  // recovery/call_log.h: records for a replacement
 
 }  // namespace holdfast

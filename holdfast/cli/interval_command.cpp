@@ -6,6 +6,7 @@
 
 #include "holdfast/cli/command.h"
 #include "holdfast/cli/json_print.h"
+#include "holdfast/cli/log_report.h"
 #include "holdfast/cli/schedule_report.h"
 #include "holdfast/cli/text.h"
 #include "holdfast/simulate/spec.h"
@@ -20,6 +21,7 @@ Examples:
   holdfast interval --tier memory,50ms,1s,6h disk,1s,10s,2d remote,4s,5m,60d
   holdfast interval runs/gpt          with the costs and failures that this run has seen
   holdfast interval runs/gpt --mtbf 30d --length 10d
+  holdfast interval runs/gpt --log-budget 40GiB     which messages of pipeline stages to log
 
 Objectives: delay counts the time until the job is finished. explore counts the progress
 that is lost if the job is stopped early. progress counts the loss reduction that stalls
@@ -29,6 +31,7 @@ struct IntervalArguments {
   ScheduleArguments job;
   std::vector<std::string> tiers;
   std::string slack = "0";
+  LogArguments log;
 };
 
 // What the same rule recommends for another failure rate. The recommendation is even if
@@ -118,12 +121,31 @@ Verb interval_verb() {
        "NAME,STALL,PERSIST,MTBF of each storage tier, nearest first: prints an "
        "interval for each tier instead",
        &arguments->tiers});
+  options.push_back(
+      {"--log-budget",
+       "Bytes for the messages that ranks of `holdfast launch` keep between two saves: "
+       "prints which borders between pipeline stages to log, and what a loss costs, by "
+       "the events of the run",
+       &arguments->log.budget});
+  options.push_back({"--log-limit", "With --log-budget: bytes that one rank may keep",
+                     &arguments->log.host_limit});
+  options.push_back(
+      {"--log-steps", "With --log-budget: steps between two saves", &arguments->log.steps});
+  options.push_back({"--log-bandwidth",
+                     "With --log-budget: bytes a second between two ranks (1250MB)",
+                     &arguments->log.bandwidth});
   return {
       .name = "interval",
       .summary = "Recommend how often to save, and explain why",
       .footer = kIntervalExample,
       .options = std::move(options),
       .run = [arguments](const Context& context) -> Result<ExitCode> {
+        if (!arguments->log.budget.empty()) {
+          fmt::print(context.out, "{}",
+                     HOLDFAST_TRY(log_report(context, arguments->job.run, arguments->log,
+                                             arguments->job.json)));
+          return ExitCode::kDone;
+        }
         if (!arguments->tiers.empty()) {
           fmt::print(context.out, "{}", HOLDFAST_TRY(tiers_report(*arguments)));
           return ExitCode::kDone;

@@ -4,8 +4,10 @@
 #include <cmath>
 
 #include "holdfast/base/json.h"
+#include "holdfast/base/testing.h"
 #include "holdfast/cli/cli_testing.h"
 #include "holdfast/env/memory_env.h"
+#include "holdfast/shard/step_name.h"
 
 namespace holdfast {
 namespace {
@@ -191,6 +193,32 @@ TEST_F(ScheduleCommandTest, TracesAndManyWorkersAreSimulated) {
       "--curve exp:1,2h exp:0.3,2h exp:0.1,2h");
   EXPECT_GT(shrinking["schedules"][0]["worker_seconds"]["mean"].get<double>(),
             shrinking["schedules"][0]["time"]["mean"].get<double>());
+}
+
+// Three stages: the border between the first two carries more. There is room for one.
+TEST_F(ScheduleCommandTest, IntervalSaysWhichBordersToLogByTheEventsOfTheRanks) {
+  const auto tell = [&](int rank, const std::string& borders) {
+    write("/run/" + event_log_name(rank),
+          R"({"event":"messages_kept","wall_ns":1,"mono_ns":1,"own_seconds":0.25,)"
+          R"("borders":")" + borders + "\"}\n");
+  };
+  ASSERT_OK(env_.create_folders("/run/events"));
+  tell(0, "0>1 3000");
+  tell(1, "1>0 3000 1>2 1000");
+  tell(2, "2>1 1000");
+  const std::string line = "interval /run --log-budget 20KB --log-steps 10";
+  const Json seen = json(line);
+  EXPECT_EQ(seen["borders"][0]["logged"], false);
+  EXPECT_EQ(seen["borders"][1]["logged"], true);
+  EXPECT_EQ(seen["bytes"], 20'000);
+  EXPECT_LT(seen["seconds"], seen["seconds_none"]);
+  EXPECT_GT(seen["seconds"], seen["seconds_all"]);
+  const Ran ran = run(line);
+  EXPECT_NE(ran.out.find("20.00 KB of 20.00 KB for 10 steps"), std::string::npos)
+      << ran.out << ran.err;
+  tell(1, "1>0 -3");
+  EXPECT_EQ(run(line).code, 2);
+  EXPECT_EQ(run("interval --log-budget 20KB").code, 2);
 }
 
 TEST_F(ScheduleCommandTest, WorkersAreDividedAgainAsOftenAsAsked) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "holdfast/base/checked.h"
 #include "holdfast/base/number_text.h"
@@ -86,12 +87,16 @@ void Agenda::measure(int64_t step) {
 
 void Agenda::announce(int64_t step) {
   hear_stops();
+  hear_wishes();
   const int64_t first = until_.has_value() ? *until_ + 1 : step;
   const int64_t last = std::max(first, step + lead_);
   std::optional<Appointment> appointment;
   if (stop_.has_value()) {
     appointment = {.step = channel_.size() == 1 ? step : first,
                    .due = {.save = true, .stop = true, .why = *stop_}};
+  } else if (wish_.has_value()) {
+    appointment = {.step = first,
+                   .due = {.save = true, .why = *std::exchange(wish_, std::nullopt)}};
   } else {
     appointment = decide_(first, last);
   }
@@ -116,6 +121,15 @@ void Agenda::hear_stops() {
   for (int r = 1; r < transport_->size() && !stop_.has_value(); ++r) {
     const Result<Bytes> asked = transport_->recv(r, kStopTag, env_.now());
     if (asked.ok()) stop_ = std::string(text_of(*asked));
+  }
+}
+
+// Several ranks may ask for the same reason: they get one save.
+void Agenda::hear_wishes() {
+  if (transport_ == nullptr) return;
+  for (int r = 1; r < transport_->size(); ++r) {
+    const Result<Bytes> asked = transport_->recv(r, kWishTag, env_.now());
+    if (asked.ok()) wish_ = std::string(text_of(*asked));
   }
 }
 
@@ -150,6 +164,14 @@ void Agenda::rejoin(int64_t last) {
   appointed_.clear();
   stopping_ = false;
   last_.reset();
+}
+
+Result<void> Agenda::ask_to_save(const std::string& why) {
+  if (channel_.coordinator()) {
+    wish_ = why;
+    return {};
+  }
+  return transport_->send(0, kWishTag, bytes_of(why), env_.now() + patience_);
 }
 
 Result<void> Agenda::ask_to_stop(const std::string& why) {

@@ -48,6 +48,9 @@ class Agenda {
   // nothing is due up to it. A stop that was asked for is announced again.
   void rejoin(int64_t last);
 
+  // Asks rank 0 for a save outside the schedule, which all ranks make soon.
+  Result<void> ask_to_save(const std::string& why);
+
   // Tells rank 0 that this process was asked to stop, so that all ranks stop soon.
   // Called at most once.
   Result<void> ask_to_stop(const std::string& why);
@@ -57,6 +60,7 @@ class Agenda {
   void announce(int64_t step);
   void measure(int64_t step);
   void hear_stops();
+  void hear_wishes();
   Result<void> hear();
   void tell(int64_t until, const std::optional<Appointment>& appointment);
   void note(int64_t until, const std::optional<Appointment>& appointment);
@@ -70,6 +74,7 @@ class Agenda {
   std::optional<int64_t> until_;  // saves are decided for all steps up to this one
   std::map<int64_t, Due> appointed_;
   std::optional<std::string> stop_;  // rank 0: why a rank asked for a stop, if one did
+  std::optional<std::string> wish_;  // rank 0: why a rank asked for a save, if one did
   bool stopping_ = false;
 
   // Rank 0 measures with these how long a step takes.

@@ -21,6 +21,10 @@ void Job::want(const std::string& why) {
   if (!core_->retries_.failing()) core_->wanted_ = why;
 }
 
+Result<void> Job::ask_to_save(const std::string& why) {
+  return core_->agenda_.ask_to_save(why);
+}
+
 void Job::change(const std::string& what) { core_->change_ = what; }
 
 void Job::ask_to_stop(const std::string& why) { core_->stop_why_ = why; }

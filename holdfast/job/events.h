@@ -160,13 +160,18 @@ struct Recovered {
   int64_t generation = 0;  // that the ranks are part of now
   int64_t step = 0;        // the step that goes on
   std::string outcome{};   // "forward", "back" or "go on" (decide.h), or "restart"
-  std::string rung{};      // where the state came from: "replica", "memory" or "disk"
+  // Where the state came from: "replica", "messages" (the lost rank made steps again alone),
+  // "memory" or "disk".
+  std::string rung{};
   std::string reason{};    // why it is not "replica"
   bool exact = false;      // every bit is that of a training in which nobody died
   int64_t steps_lost = 0;  // steps that are made again although they were committed
   int64_t bytes = 0;       // that replacements got from other ranks
+  int64_t steps_replayed = 0;  // runs that replacements made again alone
+  int64_t log_bytes = 0;       // of the messages that they got for that
   // Seconds of each phase. Their sum is the time from the death to the next commit.
-  double seen = 0, agreed = 0, started = 0, joined = 0, filled = 0, redone = 0;
+  double seen = 0, agreed = 0, started = 0, joined = 0, filled = 0, loaded = 0,
+         replayed = 0, redone = 0;
   static void fields(auto& self, auto&& field) {
     field("generation", self.generation);
     field("step", self.step);
@@ -176,11 +181,15 @@ struct Recovered {
     field("exact", self.exact);
     field("steps_lost", self.steps_lost);
     field("bytes", self.bytes);
+    field("steps_replayed", self.steps_replayed);
+    field("log_bytes", self.log_bytes);
     field("seen", self.seen);
     field("agreed", self.agreed);
     field("started", self.started);
     field("joined", self.joined);
     field("filled", self.filled);
+    field("loaded", self.loaded);
+    field("replayed", self.replayed);
     field("redone", self.redone);
   }
 };
@@ -205,6 +214,25 @@ struct Resized {
     field("moved", self.moved);
     field("bound", self.bound);
     field("seals", self.seals);
+  }
+};
+
+// A rank has kept the messages of its first steps for a replacement of a lost rank.
+// Written by each rank, once.
+struct MessagesKept {
+  static constexpr std::string_view kName = "messages_kept";
+  int64_t steps = 0;        // that were looked at
+  double seconds = 0;       // of a step that keeping took
+  double step_seconds = 0;  // of a step
+  double own_seconds = 0;   // of a step, without waiting for other ranks
+  // Bytes of a step, by the ranks that they go from and to: "0>1 2048 0>2 64".
+  std::string borders{};
+  static void fields(auto& self, auto&& field) {
+    field("steps", self.steps);
+    field("seconds", self.seconds);
+    field("step_seconds", self.step_seconds);
+    field("own_seconds", self.own_seconds);
+    field("borders", self.borders);
   }
 };
 

@@ -141,6 +141,9 @@ class Job {
   // 0 has an effect. While saves fail the call is ignored, because it is decided
   // elsewhere when the next save is tried (retries.h).
   void want(const std::string& why);
+  // The same from any rank, for a reason that does not depend on the schedule: the memory of a
+  // rank is full, for example.
+  Result<void> ask_to_save(const std::string& why);
   // Asks for a change that all ranks make after the same step, soon: due() then says so
   // on all of them. The text is the caller's. Only the call on rank 0 has an effect.
   void change(const std::string& what);

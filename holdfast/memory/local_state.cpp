@@ -1,7 +1,9 @@
 #include "holdfast/memory/local_state.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <string_view>
 
 #include "holdfast/state/strided.h"
 
@@ -43,6 +45,27 @@ Result<std::shared_ptr<const Collection>> make_collection(
   for (TensorId t = 0; t < named.size(); ++t) {
     builder.add(t, Box::whole(named[t].shape), 0, offset);
     offset += named[t].bytes();
+  }
+  Layout layout = HOLDFAST_TRY(std::move(builder).build());
+  return std::make_shared<const Collection>(
+      HOLDFAST_TRY(Collection::create(std::move(named), std::move(layout))));
+}
+
+// A collection of the boxes that one rank holds.
+Result<std::shared_ptr<const Collection>> collect_boxes(
+    std::span<const LocalPiece> pieces) {
+  std::vector<Tensor> named;
+  std::map<std::string_view, TensorId> ids;
+  for (const LocalPiece& piece : pieces) {
+    const bool is_new =
+        ids.emplace(piece.tensor->name, static_cast<TensorId>(named.size())).second;
+    if (is_new) named.push_back(*piece.tensor);
+  }
+  LayoutBuilder builder(named, {Holder{.name = "rank-0"}});
+  int64_t offset = 0;
+  for (const LocalPiece& piece : pieces) {
+    builder.add(ids.at(piece.tensor->name), piece.box, 0, offset);
+    offset += piece.tensor->bytes();
   }
   Layout layout = HOLDFAST_TRY(std::move(builder).build());
   return std::make_shared<const Collection>(
@@ -112,6 +135,12 @@ Result<LocalState> make_local_state(const LocalPieces& tensors,
   } else {
     state.collection = HOLDFAST_TRY(make_collection(tensors));
   }
+  HOLDFAST_TRY(state.check());
+  return state;
+}
+
+Result<LocalState> make_part_of_state(const LocalPieces& pieces) {
+  LocalState state{.collection = HOLDFAST_TRY(collect_boxes(pieces)), .pieces = pieces};
   HOLDFAST_TRY(state.check());
   return state;
 }

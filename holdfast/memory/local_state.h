@@ -134,5 +134,8 @@ enum class SealAt {
 // that nothing need be planned again.
 Result<LocalState> make_local_state(const LocalPieces& tensors,
                                     const LocalState* like = nullptr);
+// What one rank holds of a state, without what others hold: a tensor may have a part here.
+// For reading these boxes from a checkpoint; a save of it would not be whole.
+Result<LocalState> make_part_of_state(const LocalPieces& pieces);
 
 }  // namespace holdfast

@@ -36,7 +36,7 @@ from holdfast.errors import (
     UnavailableError,
 )
 from holdfast.files import Contents, open
-from holdfast.options import Failures, Layout, Resuming, Schedule, Watch, Writing
+from holdfast.options import Failures, Layout, Recover, Resuming, Schedule, Watch, Writing
 from holdfast.planning import plan
 from holdfast.verbs import (
     VerbReport,
@@ -106,6 +106,7 @@ __all__ = [
     "NotFoundError",
     "Placement",
     "Plan",
+    "Recover",
     "Restored",
     "Resuming",
     "SaveHandle",

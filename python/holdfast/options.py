@@ -9,9 +9,13 @@ holdfast.Saver and holdfast.torch.dcp.Writer take `writing`, too.
 
 import difflib
 import functools
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from os import PathLike
 from typing import Any, Literal, dataclass_transform
+
+from holdfast import _native
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
@@ -118,6 +122,45 @@ class Failures:
     signals: bool = True
     fail_after: str | float | None = None
     timeout: float = 60.0
+
+
+@_option_group
+class Recover:
+    """How a rank that dies under `holdfast launch` is replaced, if no other rank has what it had.
+
+    log     "messages": in each step, every rank keeps what it sends to others, such as the borders of
+            pipeline stages, until a newer step is durable. A stage that dies is then made again alone,
+            behind the newest durable step, while the others wait (docs/recovery.md). "auto": so it is
+            unless other ranks have every parameter, too, or it costs more than 2 % of a step. None:
+            all ranks start again from the newest checkpoint.
+    memory  how much each rank keeps in memory: "1 GiB", or bytes. When that is nearly full, all ranks
+            save soon.
+    spill   a folder on a local disk for more.
+    """
+
+    log: Literal["auto", "messages"] | None = "auto"
+    memory: str | int = "1 GiB"
+    spill: str | PathLike[str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.log not in ("auto", "messages", None):
+            raise ValueError(f"log={self.log!r}; expected 'auto', 'messages' or None")
+        if self.memory_bytes < 1:
+            raise ValueError(f"memory={self.memory!r}; expected a size such as \"1 GiB\"")
+        if self.spill is not None and not os.path.isdir(self.spill):
+            raise ValueError(f"spill={os.fspath(self.spill)!r}: no such folder; expected one on a local disk")
+
+    @property
+    def memory_bytes(self) -> int:
+        """`memory` as a number."""
+        if isinstance(self.memory, str):
+            return _native.parse_byte_count(self.memory.replace(" ", ""))
+        return self.memory
+
+    @property
+    def spill_folder(self) -> str:
+        """`spill` as text; "" if there is none."""
+        return "" if self.spill is None else os.path.abspath(self.spill)
 
 
 @_option_group

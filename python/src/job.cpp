@@ -55,12 +55,10 @@ SavedStep describe(const StepFiles& step, std::span<const Object> objects) {
           .rank_objects = std::move(rank_objects)};
 }
 
-// If pieces_for raises, the resume fails on all ranks, and this rank raises the
-// exception of pieces_for.
-HeldRestored resume(HeldJob& self, const nb::callable& pieces_for,
-                    std::optional<int64_t> step, bool verify_all, uint64_t stream) {
-  std::optional<nb::python_error> raised;
-  const auto ask = [&](const StepFiles& found) -> Result<LocalPieces> {
+// Asks Python for memory for a checkpoint. If the Python function raises, `raised` keeps
+// the exception until the caller can raise it.
+auto pieces_by(const nb::callable& pieces_for, std::optional<nb::python_error>& raised) {
+  return [&](const StepFiles& found) -> Result<LocalPieces> {
     const std::vector<Object> objects = HOLDFAST_TRY(objects_of(found));
     const nb::gil_scoped_acquire locked;
     try {
@@ -70,11 +68,40 @@ HeldRestored resume(HeldJob& self, const nb::callable& pieces_for,
       return invalid("{}", nb::str(error.value()).c_str());
     }
   };
+}
+
+// If pieces_for raises, the resume fails on all ranks, and this rank raises the
+// exception of pieces_for.
+HeldRestored resume(HeldJob& self, const nb::callable& pieces_for,
+                    std::optional<int64_t> step, bool verify_all, uint64_t stream) {
+  std::optional<nb::python_error> raised;
+  const auto ask = pieces_by(pieces_for, raised);
   try {
     return HeldRestored::of(self.call([&](Job& job) {
       return job.resume(
           ask, {.step = step, .verify_all = verify_all, .stream = stream_of(stream)});
     }));
+  } catch (const Raised&) {
+    if (raised.has_value()) throw nb::python_error(*raised);
+    throw;
+  }
+}
+
+HeldRestored restore_alone(const Path& run, const nb::callable& pieces_for, int64_t step,
+                           uint64_t stream) {
+  std::optional<nb::python_error> raised;
+  const auto ask = pieces_by(pieces_for, raised);
+  LocalState state;
+  const auto state_for = [&](const StepFiles& found) -> Result<const LocalState*> {
+    state = HOLDFAST_TRY(make_part_of_state(HOLDFAST_TRY(ask(found))));
+    return &state;
+  };
+  try {
+    return HeldRestored::of([&] {
+      const nb::gil_scoped_release unlocked;
+      return unwrap(restore(env(), run, StateFor(state_for), nullptr,
+                            {.step = step, .stream = stream_of(stream)}));
+    }());
   } catch (const Raised&) {
     if (raised.has_value()) throw nb::python_error(*raised);
     throw;
@@ -213,6 +240,11 @@ void bind_saved_step(nb::module_& m) {
 
 void bind_job(nb::module_& m) {
   bind_saved_step(m);
+  m.def("restore_alone", &restore_alone, nb::arg("run"), nb::arg("pieces_for"),
+        nb::arg("step"), nb::arg("stream") = 0,
+        nb::sig("def restore_alone(run: str, pieces_for: collections.abc.Callable["
+                "[SavedStep], Pieces], step: int, stream: int = 0) -> Restored"),
+        "Restores this rank's part of a step while other ranks do something else.");
   nb::class_<HeldJob>(m, "Job", "The native side of holdfast.Checkpointer.")
       .def(
           "__init__",
@@ -315,6 +347,12 @@ void bind_job(nb::module_& m) {
           },
           nb::arg("why"),
           "Asks all ranks to save soon. Only the call on rank 0 has an effect.")
+      .def(
+          "ask_to_save",
+          [](HeldJob& self, const std::string& why) {
+            self.call([&](Job& job) { return job.ask_to_save(why); });
+          },
+          nb::arg("why"), "Asks all ranks to save soon, from any rank.")
       .def(
           "change",
           [](HeldJob& self, const std::string& what) {
@@ -443,6 +481,9 @@ void bind_job(nb::module_& m) {
            "Writes the event recovered, with the fields of job/events.h. May be called "
            "from\n"
            "any thread.")
+      .def("messages_kept", &write_event<MessagesKept>, nb::arg("fields"),
+           "Writes the event messages_kept, with the fields of job/events.h. May be called\n"
+           "from any thread.")
       .def(
           "close", &HeldJob::close, nb::arg("timeout") = nb::none(),
           nb::arg("alone") = false, nb::arg("orderly") = true,

@@ -18,6 +18,7 @@ void bind_files(nb::module_& m);
 void bind_pieces(nb::module_& m);
 void bind_job(nb::module_& m);
 void bind_recovery(nb::module_& m);
+void bind_call_log(nb::module_& m);
 void bind_transport(nb::module_& m);
 void bind_exchange(nb::module_& m);
 void bind_heartbeat(nb::module_& m);
@@ -66,6 +67,7 @@ NB_MODULE(_native, m) {
   bind_pieces(m);
   bind_job(m);
   bind_recovery(m);
+  bind_call_log(m);
   bind_exchange(m);
   bind_heartbeat(m);
   bind_freeze_window(m);

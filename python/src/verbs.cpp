@@ -8,10 +8,15 @@
 
 #include "env.h"
 #include "holdfast/cli/cli.h"
+#include "holdfast/inspect/export.h"
 
 namespace holdfast::python {
 
 void bind_verbs(nb::module_& m) {
+  m.def(
+      "parse_byte_count",
+      [](const std::string& text) { return unwrap(parse_byte_count(text)); },
+      nb::arg("text"), "The number of bytes that a text such as \"500MB\" names.");
   m.def(
       "run_verb",
       [](const std::vector<std::string>& arguments) {

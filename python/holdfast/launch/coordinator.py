@@ -344,7 +344,7 @@ class Coordinator:
         if self._lost or self._wait_until is not None or self._changes.is_going_on(most):
             return
         if self._recovery is not None and self._is_filling:
-            if self._recovery.age() > most:
+            if self._recovery.idle() > most:
                 self._restart(f"generation {self._ranks.generation} was not complete after "
                               f"{most:g} s", time.monotonic(), self._recovery.step)
             return
@@ -374,9 +374,9 @@ class Coordinator:
     def _said_unsaved(self, _: Rank, message: dict[str, Any]) -> None:
         self._ranks.unsaved = message["what"]
 
-    def _said_started(self, rank: Rank, _: dict[str, Any]) -> None:
+    def _said_reached(self, _: Rank, message: dict[str, Any]) -> None:
         if self._recovery is not None:
-            self._recovery.reach("started")
+            self._recovery.reach(message["phase"])
 
     def _said_at(self, rank: Rank, message: dict[str, Any]) -> None:
         if message["generation"] != self._ranks.generation or self._recovery is None:
@@ -408,8 +408,7 @@ class Coordinator:
         rank.forget_wait()
         self._recovery.note_filled(message)
         if all(other.has_joined for other in self._ranks.all):
-            self._recovery.reach("filled")
-            self._recovery.is_filled = True
+            self._recovery.fill()
 
     def _said_restart(self, rank: Rank, message: dict[str, Any]) -> None:
         why = f"rank {rank.number}: {message['why']}"

@@ -4,8 +4,10 @@
     resumed    where its training begins           lost      ranks died: a new generation begins
     committed  it has made an update, the first    decided   what all ranks do about their update,
                of its generation                             and whether they leave after it
-    started    a replacement waits to be filled    event     one for the run's event log
-    at         where it is in its update           wait      why it is cut off cannot be said yet
+    reached    a replacement waits to be filled,   event     one for the run's event log
+               has loaded a checkpoint, or makes   wait      why it is cut off cannot be said yet
+               a step again
+    at         where it is in its update
     met        it is connected to all ranks
     joined     it is whole, and goes on
     restart    it cannot go on: all must restart

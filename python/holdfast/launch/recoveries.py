@@ -10,8 +10,10 @@ from typing import Any
 #   started  until the last replacement has come to Checkpointer()
 #   joined   until all ranks are connected to each other
 #   filled   until all ranks have their state and their process groups
+#   loaded   instead: until the replacement has its part of the newest checkpoint
+#   replayed until it has made the steps behind it again alone, and all are connected
 #   redone   until an update is committed
-PHASES = ("seen", "agreed", "started", "joined", "filled", "redone")
+PHASES = ("seen", "agreed", "started", "joined", "filled", "loaded", "replayed", "redone")
 
 
 _MOST_NAMED = 4  # things that are not exact, in a line
@@ -34,22 +36,32 @@ class Recovery:
 
     def __init__(self, generation: int, began: float, step: int, reason: str = "") -> None:
         self.generation, self.began, self.reason = generation, began, reason
+        self.is_restart = bool(reason)
+        self._moved_at = began  # when the newest phase was reached
         self.step = step  # the one in which ranks were lost, later the one that goes on
         self.is_filled = False  # all ranks go on
         self.outcome = "restart" if reason else "go on"
         self.steps_lost = 0
         self._rung = "disk" if reason else "replica"  # where the state came from
-        self._bytes = 0
+        self._bytes = self._replayed = self._log_bytes = 0
         self._inexact: list[str] = []
         self._reached: dict[str, float] = {}
 
     def reach(self, phase: str) -> None:
         """Notes the end of a phase; of several ranks the last one counts."""
-        self._reached[phase] = time.monotonic()
+        self._reached[phase] = self._moved_at = time.monotonic()
+
+    def fill(self) -> None:
+        """All ranks have their state, and go on."""
+        self.is_filled = True
+        self.reach("replayed" if self._rung == "messages" else "filled")
 
     def note_filled(self, told: dict[str, Any]) -> None:
         """Notes what a replacement said of itself."""
         self._bytes += told.get("bytes", 0)
+        self._replayed += told.get("replayed", 0)
+        self._log_bytes += told.get("log_bytes", 0)
+        self._rung, self.reason = told.get("rung", self._rung), told.get("reason", self.reason)
         self.step = told.get("step", self.step)
         self.note_inexact(told.get("inexact") or [])
 
@@ -68,10 +80,6 @@ class Recovery:
         self.steps_lost, self.step = max(0, self.step - step), step
         self._rung = "memory" if in_memory else "disk"
 
-    @property
-    def is_restart(self) -> bool:
-        return bool(self.reason)
-
     def seconds(self) -> dict[str, float]:
         """How long each phase took. The sum is the time from the death to the last phase."""
         made, before = {}, self.began
@@ -81,9 +89,9 @@ class Recovery:
                 made[phase], before = at - before, at
         return made
 
-    def age(self) -> float:
-        """Seconds since the death."""
-        return time.monotonic() - self.began
+    def idle(self) -> float:
+        """Seconds since anything was heard of it."""
+        return time.monotonic() - self._moved_at
 
     def text(self) -> str:
         """The line for the user."""
@@ -92,6 +100,7 @@ class Recovery:
         how = "checkpoint" if self._rung == "disk" else self._rung
         exact = f"not exact: {_list(self._inexact)}" if self._inexact else "exact"
         lost = f"{self.steps_lost} step{'' if self.steps_lost == 1 else 's'} lost"
+        lost += f", {self._replayed} replayed" if self._rung == "messages" else ""
         return (f"step {self.step} goes on after {sum(seconds.values()):.1f} s: {how}, {exact}, "
                 f"{lost} ({phases})")
 
@@ -101,6 +110,7 @@ class Recovery:
         return {"generation": self.generation, "step": self.step, "outcome": self.outcome,
                 "rung": self._rung, "reason": self.reason,
                 "exact": not self._inexact, "steps_lost": self.steps_lost, "bytes": self._bytes,
+                "steps_replayed": self._replayed, "log_bytes": self._log_bytes,
                 **{phase: seconds.get(phase, 0.0) for phase in PHASES}}
 
 

@@ -11,7 +11,7 @@ import torch
 
 from holdfast import _native
 from holdfast.checkpoint import Tiers, run_path
-from holdfast.options import Failures, Layout, Resuming, Schedule, Watch, Writing, check_every
+from holdfast.options import Failures, Layout, Recover, Resuming, Schedule, Watch, Writing, check_every
 from holdfast.options import check_groups, check_known, check_object_names
 from holdfast.rehearse.plan import places
 from holdfast.torch.elastic.member import member_of
@@ -93,7 +93,8 @@ class Checkpointer(Parts):
     handover    True, or a folder in memory other than /dev/shm: a job that is asked to stop leaves its
                 state there, for the next processes on these hosts (docs/handover.md).
     recover     whether a rank that dies is replaced while the others keep their processes, for
-                steps made by run(): True under `holdfast launch`, and refused elsewhere.
+                steps made by run(): True under `holdfast launch`, and refused elsewhere. A
+                holdfast.Recover says how, where no other rank has what the lost one had.
 
     A save that fails for a reason that may pass (a full disk) is tried again while training goes on,
     with a warning every minute; close() raises the error if the last save failed. Any other error is
@@ -124,7 +125,7 @@ class Checkpointer(Parts):
         on_durable: OnDurable | None = None,
         verbose: bool | None = None,
         handover: bool | str | PathLike[str] = False,
-        recover: bool | None = None,
+        recover: bool | Recover | None = None,
         **unknown: Any,
     ) -> None:
         check_known("Checkpointer", unknown, _KEYWORDS)
@@ -160,6 +161,11 @@ class Checkpointer(Parts):
         """The newest step that no crash can lose, as far as this rank knows; None if there is none."""
         self._durable.look()
         return self._durable.latest
+
+    @property
+    def replaying(self) -> bool:
+        """True in steps that the replacement of a lost rank makes again alone (docs/recovery.md)."""
+        return self._recovery.is_replaying
 
     @property
     def watched(self) -> Watched | None:

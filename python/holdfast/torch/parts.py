@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast import _native
 from holdfast.checkpoint import Tiers, log_messages
-from holdfast.options import Failures, Layout, Resuming, Schedule, Watch, Writing
+from holdfast.options import Failures, Layout, Recover, Resuming, Schedule, Watch, Writing
 from holdfast.torch.loop.closing import Closing, close_at_exit
 from holdfast.torch.loop.due_save import DueSave
 from holdfast.torch.loop.job import open_job
@@ -52,7 +52,7 @@ class Given:
     watch: Watch | None
     exclude: Exclude
     folder: str | None  # in memory, for a handover
-    recover: bool | None
+    recover: bool | Recover | None
 
 
 class Parts:
@@ -81,7 +81,7 @@ class Parts:
         # resume() has returned, or the run has no steps; all that will be saved is known to the engine
         self._run_is_checked = self._is_attached = False
         self._recovery = recovery_for(given.recover, self._state, self._buckets, given.scaler,
-                                      given.layout.group)
+                                      given.layout.group, given.run)
         transport = self._recovery.connect()
         job = open_job(
             given.run, transport, every=given.every if isinstance(given.every, str) else "never",
@@ -94,7 +94,7 @@ class Parts:
         self._stopping = Stopping(self._saves, self._closing, given.folder, self._before_save,
                                   self._save)
         self._agree_on_job()
-        self._recovery.serve(self._saves, self._rejoin, self._stopping.leave)
+        self._recovery.serve(self._saves, self._rejoin, self._stopping.leave, self._durable)
         self._hooks = hook_optimizer_steps(self._before_update, self._changes.after_update)
         self._settle_thread = SettleThread(self._saves.settle_if_copied)
         close_at_exit(self._closing)

@@ -128,7 +128,7 @@ def test_every_member_of_the_checkpointer_exists(tmp_path):
     assert not wrong
 
 
-GROUPS = ["Writing", "Resuming", "Failures", "Schedule", "Layout"]
+GROUPS = ["Writing", "Recover", "Resuming", "Failures", "Schedule", "Layout"]
 
 
 @pytest.mark.parametrize("group", GROUPS)

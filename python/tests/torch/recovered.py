@@ -2,7 +2,8 @@
 
     recovered.py KIND RUN STEPS KILLS HOW...
 
-KIND is ddp, hsdp (2 x 2 ranks) or pipeline (2 stages, each with half of the ranks). KILLS is a list, with commas, of
+KIND is ddp, hsdp (2 x 2 ranks), pipeline (2 stages, each with half of the ranks) or stages (each rank
+is a stage, without a replica). KILLS is a list, with commas, of
 rank:step:point: that rank ends itself with SIGKILL, once, when it is there; a step of * stands for
 any. RUN.losses.R has a line for each step of rank R, RUN.end.R digests of all that it ends with,
 and RUN.killed a file for each kill. HOW are words for what the training does else (HOW below).
@@ -24,7 +25,13 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+    ScheduleZBVZeroBubble,
+)
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
@@ -92,6 +99,10 @@ HOW = {
     "unsettled": "rank 1 does not settle its save of the last step, which so never becomes durable",
     "other model": "the replacement has another model",
     "stops first": "the launcher gets SIGTERM right before a rank dies",
+    "gpipe": "stages in another schedule", "interleaved": "the same, with two stages on each rank",
+    "zero bubble": "the same", "keeps nothing": "Recover(log=None)", "keeps little": "8 kB of messages",
+    "spills": "4 kB of messages, and more in a folder",
+    "other threads": "a replacement has another number of threads",
     "restores nothing": "a control: the step is made again from where it was",
 }
 
@@ -132,9 +143,9 @@ def block():
 class Blocks(nn.Module):
     """Blocks in a row. A stage of a pipeline has some of them, under the names of the whole."""
 
-    def __init__(self, stage=None):
+    def __init__(self, stage=None, blocks=4):
         super().__init__()
-        made = {str(i): block() for i in range(4)}
+        made = {str(i): block() for i in range(blocks)}
         self.blocks = nn.ModuleDict({name: one for name, one in made.items()
                                      if stage is None or int(name) // 2 == stage})
 
@@ -204,12 +215,34 @@ class Training:
         self.stage, self.data_rank = mesh.get_local_rank("pp"), mesh.get_local_rank("dp")
         self.net = Blocks(self.stage)
         self.model = DistributedDataParallel(self.net, process_group=mesh.get_group("dp"))
+        self.is_first, self.is_last = self.stage == 0, self.stage == 1
         half = BATCH // self.data_world // 2  # of a batch: a micro-batch
         stage = PipelineStage(
             self.model, self.stage, 2, torch.device("cpu"),
             input_args=torch.empty(half, WIDTH, requires_grad=self.stage > 0),
             output_args=torch.empty(half, WIDTH, requires_grad=True), group=mesh.get_group("pp"))
         self.schedule = Schedule1F1B(stage, 2, loss_fn=lambda a, b: (a - b).pow(2).mean())
+
+    def _make_stages(self):
+        self.data_rank, self.data_world, world = 0, 1, dist.get_world_size()
+        many = 2 if how & {"interleaved", "zero bubble"} else 1
+        at = [rank + world * k for k in range(many)]
+        if "zero bubble" in how:
+            at = [rank, 2 * world - 1 - rank]
+        chunks = [Blocks(k, 2 * world * many) for k in at]
+        self.model = self.net = nn.ModuleList(chunks)
+        self.is_first, self.is_last = 0 in at, world * many - 1 in at
+        parts = {2: 4, 3: 6, 4: 4}[world]  # micro-batches; without shapes, stages try themselves out on garbage
+        rows = BATCH // parts
+        stages = [PipelineStage(one, k, world * many, torch.device("cpu"),
+                                input_args=torch.empty(rows, WIDTH, requires_grad=k > 0),
+                                output_args=torch.empty(rows, WIDTH, requires_grad=True))
+                  for one, k in zip(chunks, at)]
+        make = (ScheduleZBVZeroBubble if "zero bubble" in how else
+                ScheduleInterleaved1F1B if "interleaved" in how else
+                ScheduleGPipe if "gpipe" in how else Schedule1F1B)
+        self.schedule = make(stages if many > 1 else stages[0], parts,
+                             loss_fn=lambda a, b: (a - b).pow(2).mean())
 
     def step(self, batch):
         here("forward")
@@ -316,8 +349,10 @@ class Training:
             (loss if self.scaler is None else self.scaler.scale(loss)).backward()
             return loss
         losses = []
-        self.schedule.step(*([x] if self.stage == 0 else []),
-                           **({"target": x, "losses": losses} if self.stage == 1 else {}))
+        self.schedule.step(*([x] if self.is_first else []),
+                           **({"target": x, "losses": losses} if self.is_last else {}))
+        if kind == "stages":
+            clip(self.net.parameters())
         return torch.stack(losses).mean() if losses else torch.zeros(())
 
     @property
@@ -350,6 +385,15 @@ class Training:
                 "counter": vars(counter)}.items():
             made[name] = _digest(repr(value).encode())
         return json.dumps(made)
+
+
+def clip(parameters):
+    """Divides gradients by their norm over all stages, if that is above 1."""
+    gradients = [one.grad for one in parameters]
+    norm = torch.stack([one.pow(2).sum() for one in gradients]).sum()
+    dist.all_reduce(norm)
+    for one in gradients:
+        one.mul_(torch.clamp(1 / (norm.sqrt() + 1e-6), max=1.0))
 
 
 @functools.cache
@@ -441,7 +485,7 @@ def main():
         given["own_average"] = own_average
     ck = holdfast.Checkpointer(run, model=model, optimizer=optimizer, scheduler=training.scheduler,
                                data=training.loader, ema=training.average, scaler=training.scaler,
-                               objects=given, every="5 steps",
+                               objects=given, every="5 steps", recover=recover(),
                                writing=holdfast.Writing(space_reserve=0))
     start = ck.resume()
     register_optimizer_step_pre_hook(lambda *_: here("in update"))
@@ -481,7 +525,21 @@ def main():
     dist.destroy_process_group()
 
 
+def recover():
+    """How a lost rank is replaced, as a Checkpointer takes it."""
+    if "keeps nothing" in how:
+        return holdfast.Recover(log=None)
+    if "keeps little" in how:
+        return holdfast.Recover(log="messages", memory="8KB")
+    if "spills" in how:
+        os.makedirs(f"{run}.spill", exist_ok=True)
+        return holdfast.Recover(log="messages", memory=4000, spill=f"{run}.spill")
+    return holdfast.Recover(log="messages") if kind == "stages" else None
+
+
 def after_resume(training):
+    if "other threads" in how and os.environ.get("HOLDFAST_GENERATION", "0") != "0":
+        torch.set_num_threads(torch.get_num_threads() + 1)
     if "sets a rate" in how:
         training.optimizer.param_groups[0]["lr"] = 5e-3
     if "spoils a weight" in how:

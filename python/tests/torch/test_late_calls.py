@@ -4,9 +4,9 @@ import os
 
 import torch
 
+from holdfast.torch.recover.call_log import CallLog
 from holdfast.torch.recover.group import Groups
 from holdfast.torch.recover.group_calls import Call
-from holdfast.torch.recover.startup_log import StartupLog
 
 
 class LateWork:
@@ -26,7 +26,7 @@ class LateWork:
 
 
 def test_a_call_that_completes_just_after_its_slice_has_not_failed():
-    groups = Groups(StartupLog(os.memfd_create("log")), "0.0")
+    groups = Groups(CallLog(os.memfd_create("log")), "0.0")
     groups.may_repeat = True
     output = torch.ones(2)
     assert Call(groups, LateWork(), [output]).wait()

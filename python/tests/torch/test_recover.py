@@ -83,7 +83,7 @@ def test_second_buddies_are_other_ranks_on_other_hosts(hosts, most):
 
 
 @pytest.mark.parametrize("kind, how, why", [
-    ("pipeline", [], "model.blocks.2.0.weight is missing: no other rank has it"),
+    ("pipeline", ["keeps nothing"], "model.blocks.2.0.weight: no other rank has it"),
     pytest.param("ddp", ["averages by rank at once"], "own_average.small", marks=LONG)])
 def test_what_no_other_rank_has_is_said_at_once(tmp_path, kind, how, why):
     ran = Ran(kind, tmp_path / "run", 9, ["1:7:after backward"], how, ranks=2)
@@ -94,9 +94,10 @@ def test_what_no_other_rank_has_is_said_at_once(tmp_path, kind, how, why):
 
 
 def test_a_job_that_is_to_stop_and_loses_what_only_one_rank_had_ends_with_1(tmp_path):
-    ran = Ran("pipeline", tmp_path / "run", 40, ["1:7:after backward"], ["stops first"], ranks=2)
+    ran = Ran("pipeline", tmp_path / "run", 40, ["1:7:after backward"],
+              ["stops first", "keeps nothing"], ranks=2)
     assert ran.code == 1 and ran.killed == set(ran.kills), ran.said
-    assert "no other rank has it: the job ends, as it was asked to, and continues from its newest " \
+    assert "keeps no messages: log=None: the job ends, as it was asked to, and continues from its newest " \
            "checkpoint when it is started again" in ran.said, ran.said
 
 

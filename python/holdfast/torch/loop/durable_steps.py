@@ -35,13 +35,19 @@ class DurableSteps:
         A rank whose connection was cut does not know how a save ended, and the process that
         replaces a lost rank knows of no save at all. Calls no on_durable.
         """
-        told = job.gather(b"" if (own := self._newest()) is None else str(own).encode())
+        told = job.gather(b"" if (own := self.newest()) is None else str(own).encode())
         newest = max((int(one) for one in told if one), default=None)
         if not self._pending and newest is not None:
             self.latest = newest
         return newest
 
-    def _newest(self) -> int | None:
+    @property
+    def has_pending(self) -> bool:
+        """True if a save is under way."""
+        return any(not handle.is_done for _, handle in self._pending)
+
+    def newest(self) -> int | None:
+        """The newest step that is durable now, as far as this rank knows. Calls no on_durable."""
         for step, handle in reversed(self._pending):
             if handle.is_done:
                 with contextlib.suppress(Exception):

@@ -8,10 +8,10 @@ from typing import Any
 
 from torch.nn.parallel import distributed
 
-from holdfast.torch.recover.startup_log import StartupLog
+from holdfast.torch.recover.call_log import CallLog
 
 
-def install(log: StartupLog) -> None:
+def install(log: CallLog) -> None:
     """Called once in a new worker."""
     send = distributed._sync_module_states
 

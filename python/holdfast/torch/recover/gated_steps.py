@@ -11,12 +11,14 @@ import logging
 from collections.abc import Callable
 from typing import Any, Literal
 
-from holdfast import _native
 from holdfast.errors import Error
 from holdfast.torch.data.read_loaders import watch_loaders
 from holdfast.torch.loop.optimizer_hooks import replace_closure
+from holdfast.torch.recover.buddies import BuddyGate
 from holdfast.torch.recover.crash_points import reach
 from holdfast.torch.recover.membership import Membership
+from holdfast.torch.recover.records import Made
+from holdfast.torch.recover.replay import Replay
 from holdfast.torch.recover.step_start import StepStart
 from holdfast.torch.recover.trail import Call, SkippedCalls
 from holdfast.torch.recover.unknown_loaders import UnknownLoaders
@@ -40,7 +42,7 @@ class GatedSteps:
         self._membership = membership
         self._link, self._groups = membership.link, membership.groups
         self._trail, self._records = membership.trail, membership.records
-        self._loader, self._buckets = state.loader, buckets
+        self._loader, self._data, self._buckets = state.loader, state.data, buckets
         self._start = StepStart(state, buckets, scalers, self._trail)
         speaks = state.rank == 0 and not self._link.is_replacement
         self._unknown = UnknownLoaders(state, self._trail.unknown, speaks=speaks)
@@ -50,6 +52,9 @@ class GatedSteps:
         self._phase: Literal["between", "step", "updated", "saving"] = "between"
         self._steps_done = 0
         self._skipped: SkippedCalls | None = None  # of a replacement
+        self._replay: Replay | None = None  # of one that makes steps again alone
+        self._messages = membership.messages
+        self._update = 0  # that is made again
         self._batch_outside = -1  # the batch after which a collective call was made outside of run()
         self._updates = False  # the newest run has made an update
         self.has_run = False  # run() was called
@@ -61,8 +66,23 @@ class GatedSteps:
 
     def take_over(self) -> int:
         """Takes the place of a lost rank. Returns the last step that is done where it begins."""
-        self._skipped = self._membership.take_over()
+        taken = self._membership.take_over()
+        if isinstance(taken, Replay):
+            self._replay = taken
+        else:
+            self._skipped = taken
         return self._trail.first_step
+
+    @property
+    def is_replaying(self) -> bool:
+        """True in a replacement that makes steps again alone."""
+        return self._replay is not None
+
+    @property
+    def _made(self) -> int:
+        """The newest update that this rank has made."""
+        gate = self._membership.gate
+        return self._update if self._replay is not None else 0 if gate is None else gate.committed
 
     def run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Makes a step, as often as it takes."""
@@ -93,12 +113,14 @@ class GatedSteps:
         return result
 
     def _run(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        self._groups.is_recording = False
+        self._groups.end_start_up()
         if self._membership.gate is None:
             return self._run_alone(function, args, kwargs)
         skipped = self._skip("run", name)
         if skipped is not None:
             return skipped.result
+        if self._replay is not None and (update := self._next_replayed(name)) is not None:
+            return self._make_again(update, name, function, args, kwargs)
         self._reach_top()
         self._trail.function = name
         if self._trail.is_top(has_moved=False):
@@ -109,6 +131,7 @@ class GatedSteps:
                 self._membership.leave_if_told()
             self._start.keep(args, kwargs)
             self._phase, self._groups.may_repeat = "step", True
+            self._messages.begin(self._membership.gate.committed + 1, name)
             self._unknown.begin_run()
             try:
                 if self._membership.compare_starts():
@@ -126,9 +149,47 @@ class GatedSteps:
                 self._link.agree(self._status)
             finally:
                 self._phase, self._groups.may_repeat = "between", False
+                self._messages.end()
             self._unknown.end_run(is_done=False)
             if why := self._start.restore() or self._why_not_again():
                 self._membership.ask_to_restart(ValueError(f"ck.run({name}): {why}"))
+
+    def _next_replayed(self, name: str) -> int | None:
+        """The update that this run makes again; None if the others are in it, and have been joined."""
+        assert self._replay is not None
+        try:
+            update = self._replay.next(name)
+        except ValueError as error:
+            self._membership.ask_to_restart(error)
+        if update is None:
+            self._end_replay()
+        return update
+
+    def _end_replay(self) -> None:
+        assert self._replay is not None
+        if not self._replay.is_done:
+            self._membership.ask_to_restart(ValueError("a replacement came to the end of the training before "
+                                                       "it had made all steps of the lost rank again"))
+        self._membership.end_replay(self._replay)
+        self._replay = None
+
+    def _make_again(self, update: int, name: str, function: Callable[..., Any], args: Any,
+                    kwargs: Any) -> Any:
+        """Makes a run again alone."""
+        self._link.say("reached", phase="replayed")
+        self._trail.function, self._update = name, update
+        self._start.keep(args, kwargs)
+        self._phase = "step"
+        self._messages.begin(update, name)
+        self._unknown.begin_run()
+        try:
+            result = None if name == _SAVE else function(*args, **kwargs)
+            if self._phase == "step":
+                self._pass_gate(updates=False)
+            return self._end_run(result)
+        finally:
+            self._phase = "between"
+            self._messages.end()
 
     def _why_not_again(self) -> str:
         """Why a step cannot be made again; "" if it can."""
@@ -140,6 +201,9 @@ class GatedSteps:
         if self._skip("step", str(step)) is not None:
             return False
         self._trail.stepped(step)
+        self._messages.stepped(step, self._made)
+        if self._replay is not None:
+            self._data.note_step()  # elsewhere, ck.step() does it
         self._steps_done += 1
         self._unknown.settle()
         self._refresh()
@@ -158,6 +222,8 @@ class GatedSteps:
     def end(self) -> None:
         """Called after the last step: returns when this process is part of the newest generation."""
         self._skip("run", "")
+        if self._replay is not None:
+            self._end_replay()
         self._trail.function = ""
         self.join()
         if self._membership.compare_starts():
@@ -181,6 +247,8 @@ class GatedSteps:
 
     def _skip(self, kind: Literal["run", "step"], name: str) -> Call | None:
         """The call with its result, if this is a replacement and the others have made it already."""
+        if self._replay is not None:
+            return self._replay.skips(kind, name, is_in_loop=self._membership.has_batch())
         if self._skipped is None:
             return None
         call = self._skipped.skips(kind, name)
@@ -201,11 +269,13 @@ class GatedSteps:
     def _refresh(self) -> None:
         """Makes the record again, and sends it: the step may have changed more since the gate."""
         gate = self._membership.gate
-        if gate is not None and gate.committed > 0:
+        if gate is not None and self._records.values:
             self._records.make_at_end(self._trail.calls)
+            if self._replay is not None:
+                self._replay.note_record(self._records, is_at_end=True)
             self._send_record(gate)
 
-    def _send_record(self, gate: _native.Gate) -> None:
+    def _send_record(self, gate: BuddyGate) -> None:
         if not self._membership.is_broken:
             with contextlib.suppress(Error, TimeoutError):  # a rank was lost just now
                 gate.refresh(gate.committed, self._records.newest)
@@ -245,10 +315,26 @@ class GatedSteps:
         gate = self._membership.gate
         assert gate is not None
         self._groups.wait_for_calls()
+        self._messages.settle()
         updates = self._start.look_at_gate(self._trail.function) or updates
+        self._records.seal = self._messages.seal(self._update if self._replay else gate.committed + 1)
         record = self._records.capture()
         is_top = self._trail.is_top(self._records.has_moved(record), updates)
         made = self._records.make_at_gate(record, self._trail.calls, is_top=is_top)
+        if self._replay is None:
+            self._pass(gate, made)
+        self._records.take(made)
+        self._trail.commit(is_top=is_top, updates=updates)
+        self._updates = updates
+        if self._replay is not None:
+            self._replay.note_record(self._records, is_at_end=False)
+            self._phase = "updated"
+            return
+        reach("committed")
+        self._commit()
+
+    def _pass(self, gate: BuddyGate, made: Made) -> None:
+        """Returns when this rank is committed to the update. Raises _Back if all make the step again."""
         reach("gate")
         try:
             if self._groups.failure is not None:
@@ -262,11 +348,6 @@ class GatedSteps:
             if self._link.agree(self._status)["course"] != "forward":
                 raise _Back from None
             gate.forward(gate.committed + 1)
-        self._records.take(made)
-        self._trail.commit(is_top=is_top, updates=updates)
-        self._updates = updates
-        reach("committed")
-        self._commit()
 
     def _commit(self) -> None:
         self._phase, self._groups.may_repeat = "updated", False

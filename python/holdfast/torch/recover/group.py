@@ -7,8 +7,8 @@ never notice that the inner one was replaced. What a collective call does depend
   live      it goes to the inner group.
   void      the inner group is broken, and the step will be repeated: the call completes at once,
             with zeros. An exception would do harm: DDP does not survive one inside backward.
-  replay    a replacement starts up: the call is answered with what this rank got when the job
-            began (startup_log.py).
+  replay    a replacement starts up, or makes steps again alone: the call is answered with what
+            other ranks said then (call_log.py).
   silent    the call completes at once and changes nothing.
 
 A call that fails in a live group makes it void, if a step is being made that can be repeated.
@@ -28,7 +28,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from holdfast.errors import UnavailableError
+from holdfast.errors import Error, UnavailableError
+from holdfast.torch.recover.call_log import START_UP, CallLog, Key
 from holdfast.torch.recover.group_calls import Call, Done, tensors_in, zero
 from holdfast.torch.recover.inner_group import (
     cut_sockets,
@@ -37,7 +38,6 @@ from holdfast.torch.recover.inner_group import (
     shared,
     wait_for,
 )
-from holdfast.torch.recover.startup_log import StartupLog
 
 Mode = Literal["live", "void", "replay", "silent"]
 
@@ -60,12 +60,11 @@ _NO_OUTPUT = ("send", "barrier", "monitored_barrier")
 class Groups:
     """The process groups of this process, in the order in which they were made."""
 
-    def __init__(self, log: StartupLog, prefix: str) -> None:
+    def __init__(self, log: CallLog, prefix: str) -> None:
         """`prefix` is that of the keys in the job's store; each generation has its own."""
         self.prefix = prefix
         self.mode: Mode = "live"
         self.log = log
-        self.is_recording = True  # start-up is not over: what calls return is kept in the log
         self.may_repeat = False  # a step is being made that can be repeated
         self.on_failure: Callable[[Exception], None] = _ignore  # called from any thread
         self.on_call: Callable[[str], None] = _ignore  # called before each live call
@@ -74,9 +73,18 @@ class Groups:
         self.failure: Exception | None = None  # why the groups are void
         self._cut_at = math.inf  # when connections were cut
         self._groups: list[SwapGroup] = []  # without those that the program has destroyed
-        self._made = 0  # groups so far
         self._gate_since = 0  # when this process began to wait at the gate
         self._lock = threading.Lock()
+
+    @property
+    def is_recording(self) -> bool:
+        """True as long as calls belong to start-up."""
+        return self.log.update == START_UP
+
+    def end_start_up(self) -> None:
+        """Calls do not belong to start-up any more."""
+        if self.is_recording:
+            self.log.begin(None)
 
     def waits_since(self) -> int:
         """When the oldest call was made that is not complete, in ns; 0 if all are."""
@@ -94,19 +102,17 @@ class Groups:
         finally:
             self._gate_since = 0
 
-    def add(self, group: "SwapGroup") -> int:
+    def add(self, group: "SwapGroup") -> None:
         self._groups.append(group)
-        self._made += 1
-        return self._made - 1
 
     def remove(self, group: "SwapGroup") -> None:
         """The program has destroyed the group: it is not connected again after a death."""
         self._groups = [one for one in self._groups if one is not group]
 
-    def set_aside(self) -> tuple[list["SwapGroup"], int, bytes]:
+    def set_aside(self) -> tuple[list["SwapGroup"], Any]:
         """Forgets all groups, and how they were made. Returns what put_back() needs."""
-        kept = self._groups, self._made, self.log.set_aside()
-        self._groups, self._made = [], 0
+        kept = self._groups, self.log.set_aside()
+        self._groups = []
         return kept
 
     def forget_failure(self) -> None:
@@ -114,17 +120,18 @@ class Groups:
         with self._lock:
             self.failure, self.mode, self._cut_at = None, "live", math.inf
 
-    def put_back(self, kept: tuple[list["SwapGroup"], int, bytes]) -> None:
+    def put_back(self, kept: tuple[list["SwapGroup"], Any]) -> None:
         """Has those groups again, and no others; replace() connects them."""
-        self._groups, self._made, log = kept
+        self._groups, log = kept
         self.log.put_back(log)
-        self.is_recording = False
+        self.log.begin(None)
 
     def begin_anew(self, prefix: str, is_stale: Callable[[], bool]) -> None:
         """The groups that are made from now on belong to the start-up of another configuration."""
-        self._groups, self._made = [], 0
-        self.prefix, self.is_stale, self.is_recording = prefix, is_stale, True
+        self._groups = []
+        self.prefix, self.is_stale = prefix, is_stale
         self.log.set_aside()
+        self.log.begin(START_UP)
         self.forget_failure()
 
     def describe(self) -> list[Any]:
@@ -185,28 +192,20 @@ class Groups:
     @contextlib.contextmanager
     def startup(self, is_replacement: bool) -> Iterator[None]:
         """Inside it, calls belong to start-up, although training has begun."""
-        if not is_replacement:
-            before, self.is_recording = self.is_recording, True
-            try:
+        before = self.mode
+        if is_replacement:
+            with self._lock:
+                self.mode = "replay"
+        try:
+            with self.log.belonging_to(START_UP):
                 yield
-            finally:
-                self.is_recording = before
-            return
-        with self._lock:
-            self.mode = "replay"
-        try:
-            yield
         finally:
-            self.go_live()
+            if is_replacement and before == "live":
+                self.go_live()
 
-    @contextlib.contextmanager
-    def unrecorded(self) -> Iterator[None]:
+    def unrecorded(self) -> Any:
         """Inside it, calls are not part of start-up: a replacement does not make them."""
-        before, self.is_recording = self.is_recording, False
-        try:
-            yield
-        finally:
-            self.is_recording = before
+        return self.log.belonging_to(None)
 
     def note_failure(self, why: Exception) -> None:
         """A call has failed in a live group. Raises unless the step can be repeated."""
@@ -234,7 +233,7 @@ class SwapGroup(dist.ProcessGroup):
         self._waiting: weakref.WeakSet[Call] = weakref.WeakSet()
         # Inner groups of earlier generations with calls that had not ended when they were replaced.
         self._old: list[tuple[dist.ProcessGroup | None, list[Call]]] = []
-        self._index = groups.add(self)
+        groups.add(self)
         if groups.mode == "live":
             self.connect(groups.prefix, groups.is_stale)
 
@@ -291,18 +290,63 @@ class SwapGroup(dist.ProcessGroup):
                 groups.note_failure(groups.failure or RuntimeError("a rank was lost"))
             zero(outputs)
         elif groups.mode == "replay":
-            self._answer(name, outputs)
+            return self._answer(name, outputs, args, options)
         return Done(outputs)
 
-    def _answer(self, name: str, outputs: Any) -> None:
+    def _key(self, name: str, args: tuple[Any, ...]) -> Key | None:
+        """Under which key the call is kept; None if it is not."""
+        log, group = self._groups.log, str(self._id)
+        if name == "send":
+            return log.key_of(group, "send", (self._rank_of(self._rank), self._rank_of(args[1])))
+        if name == "recv":
+            return log.key_of(group, "send", (self._rank_of(args[1]), self._rank_of(self._rank)))
+        return log.key_of(group, name)
+
+    def _rank_of(self, member: int) -> int:
+        """The rank in the job of a member of the group."""
+        return self._members[member] if self._members else member
+
+    def _answer(self, name: str, outputs: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """Completes a call of a process that acts alone."""
+        log, key = self._groups.log, self._key(name, args)
+        is_step = key is not None and key[0] != START_UP
+        if is_step and self._size == 1:
+            if self._inner is None:
+                self.connect(self._groups.prefix)
+            return self._call_inner(name, outputs, args, options)
         try:
-            self._groups.log.answer(self._index, name, tensors_in(outputs))
-        except RuntimeError as error:
+            if name == "send":
+                if key is not None and log.keeps(key, self._size, is_sent=True):
+                    log.keep(key, tensors_in(args[0]))  # others may need it, if they die next
+            elif key is None:
+                raise RuntimeError(f"{name} is called outside of ck.run(), and nobody knows what the "
+                                   "lost rank got; expected it inside")
+            elif outputs is not None:
+                log.answer(key, tensors_in(outputs))
+        except (RuntimeError, Error) as error:
             self._groups.on_unanswered(error)
             raise
+        return Done(outputs)
 
     def _call_live(self, name: str, outputs: Any, args: tuple[Any, ...],
                    options: dict[str, Any]) -> Any:
+        log, is_sent = self._groups.log, name == "send"
+        key = self._key(name, args)
+        call = self._call_inner(name, outputs, args, options)
+        has_failed = isinstance(call, Done)
+        if has_failed or key is None or (outputs is None and not is_sent) or not log.keeps(
+                key, self._size, is_sent=is_sent):
+            return call
+        if is_sent:
+            log.keep(key, tensors_in(args[0]))
+        else:
+            call.on_done = lambda: log.keep(key, tensors_in(outputs))
+            if key[0] == START_UP and name not in _PAIRS:
+                call.wait()
+        return call
+
+    def _call_inner(self, name: str, outputs: Any, args: tuple[Any, ...],
+                    options: dict[str, Any]) -> Any:
         is_pair = name in _PAIRS and not any(one.is_cuda for one in tensors_in(args[0]))
         try:
             inner = getattr(self._inner, name)(*args, **options)
@@ -312,17 +356,7 @@ class SwapGroup(dist.ProcessGroup):
             zero(outputs)
             return Done(outputs)
         self._waiting.add(call)
-        if self._groups.is_recording and not self._groups.log.is_full:
-            self._record(call, name, tensors_in(outputs))
         return call
-
-    def _record(self, call: Call, name: str, outputs: list[torch.Tensor]) -> None:
-        """Keeps what the call returns: at once, or, of a call between two ranks, when it is complete."""
-        call.on_done = self._groups.log.reserve(self._index, name, outputs)
-        if name == "send":
-            call.on_done()  # it returns nothing
-        elif name not in _PAIRS:
-            call.wait()
 
     def shutdown(self) -> None:
         """Called by dist.destroy_process_group()."""

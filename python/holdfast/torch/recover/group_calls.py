@@ -69,7 +69,7 @@ class Call(dist._Work):
         self._is_done = False  # it was waited for, or its future is complete
         self._future: torch.futures.Future[Any] | None = None
         self._has_result = False  # the future is complete
-        self.on_done: Callable[[], None] | None = None  # called once, when it was waited for
+        self.on_done: Callable[[], None] | None = None  # called once, when it is complete
         self._lock = threading.Lock()
 
     def wait(self, timeout: timedelta | None = None) -> bool:
@@ -77,6 +77,7 @@ class Call(dist._Work):
         is_limited = timeout is not None and timeout.total_seconds() > 0
         deadline = time.monotonic() + timeout.total_seconds() if is_limited else None
         waited = _Waiter(self._inner) if self._is_pair and not self._is_done else self._inner
+        since = time.perf_counter()
         while not self._is_done:
             # A call may complete just after its slice is over: only a second wait tells whether it
             # has failed or was late.
@@ -90,10 +91,15 @@ class Call(dist._Work):
                     self._is_done = True
                 elif deadline is not None and time.monotonic() > deadline:
                     raise
-        if self.on_done is not None:
-            self.on_done()
-            self.on_done = None
+        self._groups.log.waited += time.perf_counter() - since
+        self._tell_done()
         return True
+
+    def _tell_done(self) -> None:
+        with self._lock:
+            on_done, self.on_done = self.on_done, None
+        if on_done is not None:
+            on_done()
 
     def is_completed(self) -> bool:
         return self._is_done or self._inner.is_completed()
@@ -127,7 +133,9 @@ class Call(dist._Work):
                 return
             self._has_result = True
         try:
-            self._future.set_result(self._value_of(future))
+            value = self._value_of(future)
+            self._tell_done()
+            self._future.set_result(value)
         except BaseException as error:  # also Interrupted: whoever waits must hear of it
             self._future.set_exception(RuntimeError(str(error)))
         self._is_done = True  # not before a failure is noted: the gate looks for one
@@ -145,6 +153,7 @@ class Call(dist._Work):
         return any(one.is_cuda for one in tensors_in(self._outputs)[:1])
 
     def _fail(self, error: Exception) -> None:
+        self.on_done = None
         self._groups.note_failure(error)
         zero(self._outputs)
 

@@ -11,7 +11,8 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from holdfast import _native
-from holdfast.errors import NotFoundError, UnavailableError
+from holdfast.errors import ConflictError, CorruptError, Error, NotFoundError, UnavailableError
+from holdfast.options import Recover
 from holdfast.torch.loop.saves import Saves
 from holdfast.torch.recover import peers
 from holdfast.torch.recover.agreement import Agreement
@@ -21,8 +22,10 @@ from holdfast.torch.recover.group import Mode
 from holdfast.torch.recover.link import FewerWorkers
 from holdfast.torch.recover.loop_draws import LoopDraws
 from holdfast.torch.recover.meet import meet
+from holdfast.torch.recover.messages import Messages, plan_replay
 from holdfast.torch.recover.records import Records
-from holdfast.torch.recover.trail import SkippedCalls, Trail
+from holdfast.torch.recover.replay import Replay, load_durable
+from holdfast.torch.recover.trail import SkippedCalls, Trail, unpack_calls
 from holdfast.torch.recover.worker_side import WorkerSide, wait_for_end
 from holdfast.torch.state.ddp_buckets import BucketOrders
 from holdfast.torch.state.training_state import TrainingState
@@ -33,7 +36,8 @@ _LAST_WORDS = 0.02  # seconds to wait for what a lost rank has sent
 class Membership:
     """The part of one worker of `holdfast launch`."""
 
-    def __init__(self, side: WorkerSide, state: TrainingState, buckets: BucketOrders) -> None:
+    def __init__(self, side: WorkerSide, state: TrainingState, buckets: BucketOrders, run: str,
+                 options: Recover) -> None:
         self.link, self.groups, self._side = side.link, side.groups, side
         self.gate: BuddyGate | None = None  # None in a job of one rank
         self.trail = Trail()
@@ -41,7 +45,9 @@ class Membership:
         self.is_outside = False  # collective calls were made since the last batch, outside of run()
         self.draws = LoopDraws(state, self.records)
         self._agreement = Agreement(state, self.draws)
-        self.has_checkpoint = False  # one was durable when this generation began; equal on all ranks
+        self.messages = Messages(side.groups.log, options, state)
+        self.durable: int | None = None  # the newest durable step when this generation began; equal on all ranks
+        self._run = run
         self._must_agree = False  # no update was made since this process met a replacement
         self._is_new = False  # this process is a replacement, and has made no update yet
         self._state, self._buckets = state, buckets
@@ -68,6 +74,11 @@ class Membership:
             self.gate.hear_last_words(_LAST_WORDS)
             self._transport.close()
 
+    def agreed(self, step: int | None) -> None:
+        """All ranks have agreed that this is the newest durable step; None if there is none."""
+        self.durable = step
+        self.messages.agree(self._transport)
+
     def serve(self, saves: Saves, rejoin: Callable[[], None],
               leave: Callable[[int, str, int], None]) -> None:
         """As Recovery.serve() says."""
@@ -88,37 +99,88 @@ class Membership:
             return None
         generation = self.link.generation  # a newer one may have been announced meanwhile
         if self.is_replacement:
-            self.link.say("started")
+            self.link.say("reached", phase="started")
             reach("started")
             generation = self.link.agree(dict)["generation"]
         self._transport = meet(self.link, generation)
         self.gate = BuddyGate(self._transport, self.link.hosts)
         return self._transport
 
-    def take_over(self) -> SkippedCalls:
-        """Fills this replacement. Returns the calls that lead to where the others are."""
+    def take_over(self) -> SkippedCalls | Replay:
+        """Fills this replacement. Returns the calls that lead to where the others are, or the steps that do."""
         decided = self.link.agree(dict)
         arrive = _nothing
         try:
+            assert self._transport is not None
             self._check_start_up()
+            self.groups.on_unanswered = self.ask_to_restart
             with self.groups.silent():
-                filled = peers.receive(self._transport, self._state, self._buckets, self.link.rank,
-                                       self.groups.describe())
+                heard = peers.hear(self._transport, self._state, self.link.rank, self.groups.describe())
+                if heard.lacks:
+                    return self._begin_replay(decided, heard)
+                filled = peers.receive(self._transport, self._state, self._buckets, self.link.rank, heard)
             reach("filled")
             arrive = filled.arrive
             self.trail.load(filled.trail, filled.calls)
             self.records.load(filled.record)
             self.draws.take_over(filled.own)
-            self.groups.on_unanswered = self.ask_to_restart
-            self._become_part(decided, "replay", step=self.trail.last_step + 1, bytes=filled.moved,
-                              inexact=filled.inexact)
+            if filled.must_wait:
+                peers.tell(self._transport, {}, patience=None)
+            self._become_part(decided, "replay", is_new=True, step=self.trail.last_step + 1,
+                              bytes=filled.moved, inexact=filled.inexact)
         except Exception as error:
             # Nobody has what it needs, or what they have does not fit: no death of another rank.
-            is_sure = isinstance(error, (LookupError, NotFoundError, ValueError))
+            is_sure = isinstance(error, (LookupError, NotFoundError, CorruptError, ConflictError, ValueError))
             if not is_sure and self.link.hears_of_newer(decided["generation"]):
                 wait_for_end()  # another rank died, and another process takes this one's place
             self.ask_to_restart(error)
-        return SkippedCalls(self.trail, self.ask_to_restart, arrive, self._has_batch)
+        return SkippedCalls(self.trail, self.ask_to_restart, arrive, self.has_batch)
+
+    def _begin_replay(self, decided: dict[str, Any], heard: peers.Heard) -> Replay:
+        """Loads the newest durable step, and gets what others have said to the lost rank since then."""
+        try:
+            step, after, runs = plan_replay({rank: one["messages"] for rank, one in heard.told.items()},
+                                            self.durable, decided["target"])
+        except LookupError as error:
+            raise LookupError(f"{heard.lacks}: no other rank has it, and {error}") from None
+        rank, log = self.link.rank, self.groups.log
+        peers.answer(self._transport, (after, decided["target"]))
+        _native.change_layout(self._transport, _native.Pieces([]), _native.Pieces([]), peers.PATIENCE)
+        wanted = _native.WantedCalls(rank, [name for name, _ in self.groups.describe()], after,
+                                     decided["target"])
+        for other in sorted(heard.told):
+            log.native.receive_from(self._transport, other, wanted)
+        twin = peers.twin_of(self._state, heard.told)["trail"]
+        own = load_durable(self._run, step, self._state, self._buckets) if self.durable is not None else {}
+        self.link.say("reached", phase="loaded")
+        reach("filled")
+        self.trail.load(twin, [])
+        self.trail.begin_behind(step)
+        self.messages.take_over(step, after)
+        if not runs:
+            self.records.load(heard.kept["record"])
+            self.draws.take_over(own)
+        return Replay(decided, runs, heard.kept, unpack_calls(twin["before"]), log.native.bytes,
+                      f"{heard.lacks}: no other rank has it")
+
+    def end_replay(self, replay: Replay) -> None:
+        """The replacement has come to where the others are: it joins them, if it has the right bits."""
+        if why := replay.find_difference():
+            self.ask_to_restart(ValueError(f"{why}: differs from what the lost rank had told, after "
+                                           f"{replay.made} runs were made again"))
+        generation = replay.decided["generation"]
+        inexact = [f"{name}: was not given as data=, so that a replacement may have read other samples"
+                   for name in self.trail.unknown]
+        try:
+            assert self._transport is not None
+            peers.tell(self._transport, {}, patience=None)
+            self._become_part(replay.decided, "live", is_new=True, step=self.trail.last_step + 1,
+                              rung="messages", reason=replay.reason, replayed=replay.made,
+                              log_bytes=replay.log_bytes, inexact=inexact)
+        except (Error, TimeoutError, RuntimeError) as error:
+            if self.link.hears_of_newer(generation):
+                wait_for_end()  # another rank died, and another process takes this one's place
+            self.ask_to_restart(error)
 
     def _check_start_up(self) -> None:
         """LookupError if a result of start-up is missing here that no other rank will give."""
@@ -130,7 +192,8 @@ class Membership:
                                   "a tensor of the model")
         self.groups.log.unanswered.clear()
 
-    def _has_batch(self) -> bool:
+    def has_batch(self) -> bool:
+        """True if the loop of this process has taken a batch."""
         loader = self._state.loader
         return loader is not None and loader.handed_out > 0
 
@@ -163,16 +226,19 @@ class Membership:
         reach("met")
         self._rejoin_job()
         reach("rejoined")
-        peers.give(self._transport, self._state, self._buckets, self._saves.objects(),
-                   trail=self.trail.state(has_moved), records=self.records, kept=kept,
-                   is_outside=self.is_outside, groups=self.groups.describe())
+        groups = self.groups.describe()
+        replaying = peers.give(self._transport, self._state, self._buckets, self._saves.objects(),
+                               trail=self.trail.state(has_moved), records=self.records, kept=kept,
+                               is_outside=self.is_outside, groups=groups, messages=self.messages.told())
         reach("given")
+        self.messages.serve(self._transport, replaying, groups, self.link.rank, self.link.missing)
         self._become_part(decided, "live")
 
-    def _become_part(self, decided: dict[str, Any], mode: Mode, **told: Any) -> None:
+    def _become_part(self, decided: dict[str, Any], mode: Mode, *, is_new: bool = False,
+                     **told: Any) -> None:
         assert self.gate is not None
         generation = decided["generation"]
-        self._must_agree, self._is_new = True, mode == "replay"
+        self._must_agree, self._is_new = True, is_new
         self.groups.replace(f"{self.link.incarnation}.{generation}",
                             lambda: self.link.is_stale(generation), mode)
         self.gate.begin(generation, decided["target"], self.records.newest)
@@ -196,7 +262,7 @@ class Membership:
 
     def _note(self, why: str) -> None:
         """Has all ranks start again if they do not agree. Without a checkpoint, all steps would be lost."""
-        if why and self.has_checkpoint:
+        if why and self.durable is not None:
             if self._agreement.unsaved:
                 self.link.say("unsaved", what=self._agreement.unsaved)
             self.ask_to_restart(ValueError(why))

@@ -22,6 +22,8 @@ from holdfast.torch.state.training_state import TrainingState
 from holdfast.torch.values import generators as random_generators
 from holdfast.torch.values.dotted_names import name_a_few, plain_name
 
+Replaying = dict[int, tuple[int, int]]  # ranks that make updates again, behind one and up to another
+
 PATIENCE = 600.0  # seconds that ranks wait for each other while a replacement is filled
 
 
@@ -36,19 +38,22 @@ class Filled:
     inexact: list[str]
     own: dict[str, Any]  # the objects of this rank, as a checkpoint has them
     arrive: Callable[[], None]  # restores what may have changed on the way to the others
+    must_wait: bool  # another replacement makes steps again, and all wait for it
 
 
 def give(transport: _native.TcpTransport, state: TrainingState, buckets: BucketOrders,
          objects: tuple[Any, Any], *, trail: dict[str, Any], records: Records,
-         kept: list[KeptRecord], is_outside: bool, groups: list[Any]) -> None:
+         kept: list[KeptRecord], is_outside: bool, groups: list[Any],
+         messages: dict[str, Any]) -> Replaying:
     """Gives replacements what they need of this rank. Called by all survivors.
 
     `kept` are records of lost ranks. `is_outside` if this rank has made collective calls since its
-    last batch and outside of ck.run(). `groups` are the process groups of this rank.
+    last batch and outside of ck.run(). `groups` are the process groups of this rank. `messages` says
+    which messages it has kept. Returns the ranks that make steps again, and which updates.
     """
     shared = state.peers.shared_pieces()
     tell(transport, {
-        "groups": groups, "trail": trail, "objects": _at_record(objects[0], records.values),
+        "groups": groups, "trail": trail, "messages": messages, "objects": _at_record(objects[0], records.values),
         "rank objects": _with_options(_at_record(objects[1], records.values), records.values),
         "tensors": [describe(piece, name) for piece, name in shared],
         "flags": buckets.sync_flags(), "is outside": is_outside, "changed": records.changed(),
@@ -57,12 +62,24 @@ def give(transport: _native.TcpTransport, state: TrainingState, buckets: BucketO
                   "is first": one.is_first, "changed things": records.changed_things(),
                   "differing": _differing(records, one, state.peers.own_keys)} for one in kept],
     })
+    replaying = answer(transport, None)
     _native.change_layout(transport, state.describe(shared), _native.Pieces([]), PATIENCE)
+    return replaying
 
 
-def receive(transport: _native.TcpTransport, state: TrainingState, buckets: BucketOrders,
-            rank: int, groups: list[Any]) -> Filled:
-    """Fills this replacement, which has those process groups."""
+@dataclass
+class Heard:
+    """What survivors have told a replacement."""
+
+    told: dict[int, Any]  # by rank
+    kept: dict[str, Any]  # the record of the lost rank, and what a buddy said of it
+    values: dict[str, Any]  # that record
+    flat: bytes  # the bytes of the tensors in it
+    lacks: str  # a tensor that no other rank has; "" if there is none
+
+
+def hear(transport: _native.TcpTransport, state: TrainingState, rank: int, groups: list[Any]) -> Heard:
+    """Hears what survivors have. This replacement has those process groups."""
     told = {other: one for other, one in enumerate(tell(transport, {})) if one}
     if late := missing_group({rank: groups} | {one: told[one]["groups"] for one in told}):
         raise LookupError(f"process group {late} was made after start-up, so that a replacement does "
@@ -72,7 +89,26 @@ def receive(transport: _native.TcpTransport, state: TrainingState, buckets: Buck
         raise LookupError(f"{name_a_few(parted)}: differs between ranks, and no other rank has that of "
                           "the lost one")
     kept, values, flat = _newest_record(told, rank)
-    twin = _twin(state, told)
+    there = {one for tensors in (_all_tensors(told), values["tensors"])
+             for name, *_, aliases in tensors for one in (name, *aliases)}
+    lacks = [name for name in state.expected() if name not in there]
+    return Heard(told, kept, values, flat, lacks[0] if lacks else "")
+
+
+def answer(transport: _native.TcpTransport, replays: tuple[int, int] | None) -> Replaying:
+    """Tells whether this rank makes steps again: the updates behind one and up to another.
+
+    Returns what all ranks have told of that.
+    """
+    told = tell(transport, {"replays": replays})
+    return {rank: tuple(one["replays"]) for rank, one in enumerate(told) if one["replays"]}
+
+
+def receive(transport: _native.TcpTransport, state: TrainingState, buckets: BucketOrders, rank: int,
+            heard: Heard) -> Filled:
+    """Fills this replacement from ranks that have what the lost one had."""
+    told, kept, values, flat = heard.told, heard.kept, heard.values, heard.flat
+    twin = twin_of(state, told)
     _check_gradients(values, twin["trail"]["gradients"])
     drops = _drops_gradients(values, told, kept)
     inexact = _find_inexact(told, kept, drops)
@@ -83,6 +119,7 @@ def receive(transport: _native.TcpTransport, state: TrainingState, buckets: Buck
     calls = _choose_calls(values, twin, told, inexact)
     found = _make_step(values, start_of(values) if not calls else values["top"], twin, kept, told,
                        transport.size, rank, state)
+    must_wait = bool(answer(transport, None))
     moved = _fill(transport, state, found, values, flat)
     state.load(found, keep=bool(calls))  # type: ignore[arg-type]
     if failed := buckets.restore(twin["objects"]["buckets"]):
@@ -102,7 +139,7 @@ def receive(transport: _native.TcpTransport, state: TrainingState, buckets: Buck
             random_generators.restore(values["generators"], state.generators)
 
     return Filled(moved, twin["trail"], calls, pack_record({**values, "things": things}, flat),
-                  inexact, found.rank_objects[rank], arrive)
+                  inexact, found.rank_objects[rank], arrive, must_wait)
 
 
 def _newest_record(told: dict[int, Any], rank: int) -> tuple[Any, dict[str, Any], bytes]:
@@ -137,10 +174,10 @@ def _drops_gradients(record: dict[str, Any], told: dict[int, Any], kept: Any) ->
     return found is not None and found.get("dropped", False)
 
 
-def tell(transport: _native.TcpTransport, message: Any) -> list[Any]:
+def tell(transport: _native.TcpTransport, message: Any, patience: float | None = PATIENCE) -> list[Any]:
     """What all ranks tell each other, by rank."""
     return [_native.decode_objects(one)
-            for one in transport.all_gather(_native.encode_objects(message), PATIENCE)]
+            for one in transport.all_gather(_native.encode_objects(message), patience)]
 
 
 def _make_step(values: dict[str, Any], start: dict[str, Any], twin: Any, kept: Any,
@@ -261,7 +298,7 @@ def _differing(records: Records, kept: KeptRecord, own_keys: set[str]) -> list[s
     return [key for key in theirs if key not in {*own_keys, "data"} and ours.get(key) != theirs[key]]
 
 
-def _twin(state: TrainingState, told: dict[int, Any]) -> Any:
+def twin_of(state: TrainingState, told: dict[int, Any]) -> Any:
     """The rank that holds tensors of the same names as this one; else the lowest."""
     mine = {name for name in state.expected()}
 

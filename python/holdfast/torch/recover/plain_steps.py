@@ -11,7 +11,7 @@ from holdfast.torch.loop.transport import connect
 class PlainSteps:
     """Has the calls of Recovery, and recovers nothing."""
 
-    is_active = False
+    is_active = is_replaying = False
 
     def __init__(self, group: Any) -> None:
         self._group = group
@@ -19,7 +19,7 @@ class PlainSteps:
     def connect(self) -> _native.TcpTransport | None:
         return connect(self._group)
 
-    def serve(self, saves: Any, rejoin: Any, leave: Any) -> None: ...
+    def serve(self, saves: Any, rejoin: Any, leave: Any, durable: Any) -> None: ...
 
     def agreed(self, step: int | None) -> None: ...
 

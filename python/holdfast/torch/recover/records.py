@@ -29,6 +29,7 @@ class Records:
         self._flat, self._states = FlatCopy([]), States()
         self._versions: list[int] = []
         self.newest = b""
+        self.seal: dict[str, Any] = {}  # what messages.py adds to the records of the update that is made
         self.is_at_end = False  # the newest was made at the end of a step or run
         self.is_open = False  # ... and the loop has neither asked for a batch nor begun a run since
         self.values: dict[str, Any] = {}  # the plain values of the newest record
@@ -114,7 +115,7 @@ class Records:
         return [key for key, tree in self.values["things"].items() if gate.get(key) != tree]
 
     def _make(self, record: Record, calls: list[Call], top: Any, *, must_copy: bool) -> "Made":
-        values = {**record.values, "top": top, "at top": None,
+        values = {**record.values, **self.seal, "top": top, "at top": None,
                   "unknown": list(self._unknown), "calls": pack_calls(calls, on_cpu_only=True)}
         data = self._copy(record.tensors, must_copy)
         return Made(values, data, pack_record(values, data, self._states), self._flat)

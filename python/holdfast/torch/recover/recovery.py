@@ -6,7 +6,9 @@ from typing import Any
 
 from holdfast import _native
 from holdfast.errors import Error, Interrupted, UnavailableError
+from holdfast.options import Recover
 from holdfast.torch.loop.closing import Closing
+from holdfast.torch.loop.durable_steps import DurableSteps
 from holdfast.torch.loop.end_of_training import is_exception_on_its_way
 from holdfast.torch.loop.saves import Saves
 from holdfast.torch.recover.crash_points import reach
@@ -27,25 +29,31 @@ class Recovery:
     is_active = True
 
     def __init__(self, side: WorkerSide, state: TrainingState, buckets: BucketOrders,
-                 scalers: list[Any]) -> None:
+                 scalers: list[Any], run: str, options: Recover) -> None:
         self._side, self._link, self._groups = side, side.link, side.groups
-        self._membership = Membership(side, state, buckets)
+        self._membership = Membership(side, state, buckets, run, options)
         self._steps = GatedSteps(self._membership, state, buckets, scalers)
         self._all_at_end = False  # all ranks have come to the end of the training
         self._is_plain = False  # the launcher was told that a lost rank cannot be replaced
         self._job: _native.Job | None = None
         self._saves: Saves | None = None
 
+    @property
+    def is_replaying(self) -> bool:
+        """True in a replacement that makes steps again alone."""
+        return self._steps.is_replaying
+
     def connect(self) -> _native.TcpTransport | None:
         """The transport of the first generation, or of the one that a replacement joins."""
         return self._membership.connect()
 
     def serve(self, saves: Saves, rejoin: Callable[[], None],
-              leave: Callable[[int, str, int], None]) -> None:
+              leave: Callable[[int, str, int], None], durable: DurableSteps) -> None:
         """Takes what is needed when a rank is lost. `rejoin` connects the job to the replacement.
 
         `leave` saves a step, for a reason, and ends the process with an exit code.
         """
+        self._membership.messages.durable = durable
         self._side.has_checkpointer = True
         self._membership.serve(saves, rejoin, leave)
         self._job, self._saves = saves.live_job(), saves
@@ -54,7 +62,7 @@ class Recovery:
 
     def agreed(self, step: int | None) -> None:
         """All ranks have agreed that this is the newest durable step; None if there is none."""
-        self._membership.has_checkpoint = step is not None
+        self._membership.agreed(step)
 
     def resume(self, resume: Callable[[], tuple[int, bool]], take_over: Callable[[int], int]) -> int:
         """Resumes from a checkpoint, or in the place of a lost rank. Returns the next step.
@@ -63,17 +71,20 @@ class Recovery:
         """
         if self._membership.is_replacement:
             start = take_over(self._steps.take_over())
-            self._membership.leave_at_start()
+            if not self._steps.is_replaying:
+                self._membership.leave_at_start()
             return start
         with self._groups.unrecorded():
             start, in_memory = resume()
         self._membership.trail.resumed(start - 1)
+        self._membership.messages.resumed(start - 1)
         self._link.note_start(start, in_memory=in_memory)
         return start
 
     def begin_after(self, step: int) -> None:
         """Begins behind that step, whose state the rank has got in a change of the configuration."""
         self._membership.trail.resumed(step)
+        self._membership.messages.resumed(step)
         self._link.note_start(step + 1)
         self._link.note_step(step + 1)
 
@@ -104,10 +115,12 @@ class Recovery:
 
         Also False in a replacement, if the others have made this step before it was filled.
         """
-        self._groups.is_recording = False  # also if steps are not made by run()
+        self._groups.end_start_up()  # also if steps are not made by run()
         if not self._steps.step(step):
             return False
         self._link.note_step(step + 1)
+        if self._steps.is_replaying:
+            return False
         if not (self._steps.has_run or self._is_plain):
             warn(self._side, "steps are not made by ck.run()",
                  "ck.run(train, batch) in place of train(batch)")
@@ -116,7 +129,10 @@ class Recovery:
         reach("step")
         if self._membership.is_broken:
             return False
-        return self._unless_lost(lambda: self._steps.save(functools.partial(function, step, loss)))
+        is_whole = self._unless_lost(lambda: self._steps.save(functools.partial(function, step, loss)))
+        if is_whole and self._job is not None:
+            self._membership.messages.look(self._job)
+        return is_whole
 
     def save(self, function: Callable[[], None]) -> None:
         """Calls the function, which saves what the program asked for, again if a rank dies in it."""
@@ -185,10 +201,13 @@ class Recovery:
             raise Interrupted("a rank died while Save.durable() waited for a save")
 
 
-def recovery_for(wanted: bool | None, state: TrainingState, buckets: BucketOrders, scaler: Any,
-                 group: Any) -> Recovery | PlainSteps:
+def recovery_for(wanted: bool | Recover | None, state: TrainingState, buckets: BucketOrders, scaler: Any,
+                 group: Any, run: str) -> Recovery | PlainSteps:
     """How a Checkpointer makes steps: with recovery under `holdfast launch`, if that is possible."""
-    side = current()
+    if not isinstance(wanted, bool | Recover | None):
+        raise TypeError(f"recover={wanted!r}; expected True, False or holdfast.Recover(...)")
+    side, options = current(), wanted if isinstance(wanted, Recover) else Recover()
+    wanted = None if isinstance(wanted, Recover) else wanted
     why = _why_not(side, group)
     if wanted and why:
         raise ValueError(f"recover=True: {why}; expected `holdfast launch -n N script.py`, and "
@@ -201,7 +220,7 @@ def recovery_for(wanted: bool | None, state: TrainingState, buckets: BucketOrder
                  "this")
         return RestartedSteps(side, group, why if wanted is None else "recover=False")
     scalers = scaler if isinstance(scaler, list) else [scaler]
-    return Recovery(side, state, buckets, [one for one in scalers if one is not None])
+    return Recovery(side, state, buckets, [one for one in scalers if one is not None], run, options)
 
 
 def _why_not(side: WorkerSide | None, group: Any) -> str:

@@ -27,9 +27,9 @@ class RestartedSteps(PlainSteps):
         self._side, self._why = side, why
         self._job: _native.Job | None = None
 
-    def serve(self, saves: Any, rejoin: Any, leave: Any) -> None:
+    def serve(self, saves: Any, rejoin: Any, leave: Any, durable: Any) -> None:
         self._side.has_checkpointer = True
-        self._side.groups.is_recording = False  # no replacement will ask for it
+        self._side.groups.end_start_up()  # no replacement will ask for it
         self._job = saves.live_job()
         saves.on_stopped = lambda: self._side.link.say("saved")
         self._side.link.events.write_to(self._job)
@@ -41,7 +41,7 @@ class RestartedSteps(PlainSteps):
         return start
 
     def after_step(self, function: Callable[[int, Any], None], step: int, loss: Any) -> bool:
-        self._side.groups.is_recording = False
+        self._side.groups.end_start_up()
         self._side.link.note_start(step)
         self._side.link.note_step(step + 1)
         self._side.link.note_commit()

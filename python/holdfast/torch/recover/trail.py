@@ -104,6 +104,11 @@ class Trail:
         """Notes where the training begins."""
         self.last_step = self.first_step = last_step
 
+    def begin_behind(self, step: int) -> None:
+        """Notes that the loop begins behind that step, which is done."""
+        self.last_step = self.first_step = step
+        self.calls, self.function, self._has_top = [], "", False
+
     def state(self, has_moved: bool) -> dict[str, Any]:
         """What a replacement must know, as plain values."""
         is_top = self.is_top(has_moved)

@@ -8,9 +8,9 @@ from typing import Any
 from holdfast.errors import Interrupted, UnavailableError
 from holdfast.launch.place import FAILED, Place
 from holdfast.torch.recover import ddp_start, pipelines
+from holdfast.torch.recover.call_log import CallLog
 from holdfast.torch.recover.group import Groups, install
 from holdfast.torch.recover.link import Link
-from holdfast.torch.recover.startup_log import StartupLog
 
 
 AFTER_CLOSE = "a rank died when the Checkpointer was being closed, or was closed"
@@ -26,7 +26,7 @@ class WorkerSide:
     """One for each worker process."""
 
     def __init__(self, place: Place) -> None:
-        self.groups = Groups(StartupLog(place.log), f"{place.incarnation}.{place.generation}")
+        self.groups = Groups(CallLog(place.log), f"{place.incarnation}.{place.generation}")
         if place.is_replacement:
             self.groups.mode = "replay"
         elif place.rank < 0:

@@ -1,0 +1,182 @@
+#include "holdfast/recovery/call_log.h"
+
+#include <gtest/gtest.h>
+
+#include "holdfast/base/testing.h"
+#include "holdfast/env/memory_env.h"
+#include "holdfast/env/posix_env.h"
+#include "holdfast/transport/local_transport.h"
+#include "holdfast/transport/transport_testing.h"
+
+namespace holdfast {
+namespace {
+
+CallKey message(int64_t update, int from, int to, int64_t number = 0) {
+  return {update, "pp", "send", from, to, number};
+}
+
+CallKey collective(int64_t update, std::string group, int64_t number = 0) {
+  return {update, std::move(group), "allreduce", kAllRanks, kAllRanks, number};
+}
+
+void put(CallLog& log, const CallKey& key, std::string_view bytes) {
+  const ByteView part = bytes_of(bytes);
+  ASSERT_OK(log.put(key, "float32", std::span(&part, 1)));
+}
+
+std::string found(const CallLog& log, const CallKey& key) {
+  const Result<CallRecord> record = log.find(key);
+  return record.ok() ? std::string(text_of(record->bytes))
+                     : std::string(name_of(record.error().code()));
+}
+
+TEST(CallLogTest, ACallIsFoundByItsKeyAndNoOther) {
+  MemoryEnv env;
+  CallLog log(env);
+  put(log, message(3, 0, 1), "a");
+  put(log, message(3, 0, 1, 1), "b");
+  put(log, collective(3, "all"), "c");
+  EXPECT_EQ(found(log, message(3, 0, 1)), "a");
+  EXPECT_EQ(found(log, message(3, 0, 1, 1)), "b");
+  EXPECT_EQ(found(log, collective(3, "all")), "c");
+  for (const CallKey& other : {message(4, 0, 1), message(3, 1, 0), message(3, 0, 1, 2),
+                               collective(3, "other"), collective(3, "all", 1)}) {
+    EXPECT_EQ(found(log, other), "not_found") << to_string(other);
+  }
+}
+
+TEST(CallLogTest, ACallThatIsMadeAgainReplacesItsRecord) {
+  MemoryEnv env;
+  CallLog log(env);
+  put(log, message(1, 0, 1), "first try");
+  const int64_t once = log.bytes();
+  put(log, message(1, 0, 1), "again, yes");
+  EXPECT_EQ(found(log, message(1, 0, 1)), "again, yes");
+  EXPECT_EQ(log.bytes(), once + 1);
+}
+
+TEST(CallLogTest, UpdatesAreDroppedAndStartUpStays) {
+  MemoryEnv env;
+  CallLog log(env);
+  put(log, collective(kStartUp, "all"), "seed");
+  for (int64_t update = 1; update <= 4; ++update) put(log, message(update, 0, 1), "x");
+  log.drop_through(3);
+  EXPECT_EQ(found(log, collective(kStartUp, "all")), "seed");
+  EXPECT_EQ(found(log, message(3, 0, 1)), "not_found");
+  EXPECT_EQ(found(log, message(4, 0, 1)), "x");
+}
+
+TEST(CallLogTest, RecordsAboveTheMemoryGoToAFileAndComeBack) {
+  const TempFolder folder;
+  CallLog log(*make_posix_env().release(), {.memory = 300, .spill = folder.path()});
+  const std::string long_one(200, 'l');
+  for (int64_t update = 1; update <= 9; ++update) put(log, message(update, 0, 1), long_one);
+  EXPECT_LE(log.bytes_in_memory(), 300);
+  EXPECT_GT(log.bytes(), 9 * 200);
+  for (int64_t update = 1; update <= 9; ++update) {
+    EXPECT_EQ(found(log, message(update, 0, 1)), long_one);
+  }
+  EXPECT_EQ(log.hole(), kStartUp);
+  log.drop_through(9);
+  EXPECT_EQ(log.bytes(), 0);
+}
+
+TEST(CallLogTest, WithoutRoomARecordIsNotKeptAndTheHoleIsTold) {
+  MemoryEnv env;
+  CallLog log(env, {.memory = 300});
+  const std::string long_one(200, 'l');
+  const ByteView part = bytes_of(long_one);
+  put(log, message(1, 0, 1), long_one);
+  EXPECT_ERROR(log.put(message(2, 0, 1), "", std::span(&part, 1)), ErrorCode::kNoSpace);
+  EXPECT_EQ(log.hole(), 2);
+  put(log, collective(kStartUp, "all"), long_one);  // start-up always has room
+  log.drop_through(1);
+  EXPECT_EQ(found(log, collective(kStartUp, "all")), long_one);
+}
+
+TEST(CallLogTest, AnyFlippedBitAndAnyCutOfARecordIsFound) {
+  MemoryEnv env;
+  CallLog log(env);
+  put(log, message(7, 2, 1), "the bytes of a tensor");
+  const Bytes whole = *log.pack(message(7, 2, 1));
+  for (size_t at = 0; at < whole.size(); ++at) {
+    for (int bit = 0; bit < 8; ++bit) {
+      Bytes flipped = whole;
+      flipped[at] ^= static_cast<std::byte>(1 << bit);
+      CallLog other(env);
+      EXPECT_ERROR(other.take(flipped), ErrorCode::kCorrupt);
+    }
+    CallLog other(env);
+    if (at > 0) {
+      EXPECT_ERROR(other.take(ByteView(whole).first(at)), ErrorCode::kCorrupt);
+    }
+  }
+}
+
+TEST(CallLogTest, ADoubledRecordIsOneAndADifferentOneIsRefused) {
+  MemoryEnv env;
+  CallLog log(env), other(env);
+  put(log, message(1, 0, 1), "a");
+  put(other, message(1, 0, 1), "b");
+  const Bytes own = *log.pack(message(1, 0, 1));
+  EXPECT_OK(log.take(own));
+  EXPECT_ERROR(log.take(*other.pack(message(1, 0, 1))), ErrorCode::kConflict);
+  EXPECT_EQ(found(log, message(1, 0, 1)), "a");
+}
+
+class ServedTest : public ::testing::Test {
+ protected:
+  // Rank 0 serves rank 1. Returns what rank 1 says of it.
+  Result<void> serve(const CallLog::Wanted& sent, const CallLog::Wanted& expected) {
+    Result<void> got;
+    on_ranks(2, [&](int rank) {
+      if (rank == 0) {
+        EXPECT_OK(log_.send_to(network_.endpoint(0), sent, kNoDeadline));
+      } else {
+        got = fresh_.receive_from(network_.endpoint(1), 0, expected, kNoDeadline);
+      }
+    });
+    return got;
+  }
+
+  MemoryEnv env_;
+  LocalNetwork network_{env_, 2};
+  CallLog log_{env_}, fresh_{env_};
+};
+
+TEST_F(ServedTest, AReplacementGetsWhatWasForItAndNothingElse) {
+  for (int64_t update = 1; update <= 5; ++update) {
+    put(log_, message(update, 0, 1), "for 1");
+    put(log_, message(update, 0, 2), "for 2");
+    put(log_, collective(update, "pp"), "of pp");
+    put(log_, collective(update, "dp"), "of dp");
+  }
+  const CallLog::Wanted wanted{.to = 1, .groups = {"pp"}, .after = 2, .through = 4};
+  ASSERT_OK(serve(wanted, wanted));
+  EXPECT_EQ(found(fresh_, message(3, 0, 1)), "for 1");
+  EXPECT_EQ(found(fresh_, collective(4, "pp")), "of pp");
+  for (const CallKey& other : {message(2, 0, 1), message(5, 0, 1), message(3, 0, 2),
+                               collective(3, "dp")}) {
+    EXPECT_EQ(found(fresh_, other), "not_found") << to_string(other);
+  }
+}
+
+TEST_F(ServedTest, WhatWasNotWantedIsRefused) {
+  put(log_, message(9, 0, 1), "of another step");
+  const Result<void> got = serve({.to = 1, .after = 0, .through = 9},
+                                 {.to = 1, .after = 0, .through = 8});
+  EXPECT_ERROR(got, ErrorCode::kCorrupt);
+}
+
+TEST_F(ServedTest, LongLogsComeInSeveralMessages) {
+  const std::string long_one(3 << 20, 'l');
+  for (int64_t number = 0; number < 5; ++number) {
+    put(log_, message(1, 0, 1, number), long_one);
+  }
+  const CallLog::Wanted wanted{.to = 1, .after = 0, .through = 1};
+  ASSERT_OK(serve(wanted, wanted));
+  EXPECT_EQ(fresh_.bytes(), log_.bytes());
+}
+
+}  // namespace
+}  // namespace holdfast

@@ -1,0 +1,68 @@
+"""A pipeline stage that no other rank has is killed: its replacement makes the steps since the newest durable
+one again alone, by what the others had said to it, and every bit is that of a run in which nobody died."""
+
+import re
+
+import pytest
+from long_tests import LONG
+from recovered_jobs import Ran, Whole
+from test_recover import STEP_POINTS
+
+STEPS = 14
+POINTS = [point for point in STEP_POINTS if point not in ("backward", "after forward")]
+FOUND = re.compile(r"goes on after .*?: messages, exact, 0 steps lost, (\d+) replayed [(]")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Runs in which nobody dies."""
+    return Whole(tmp_path_factory)
+
+
+def check(tmp_path, whole, kills, how=(), ranks=None, steps=STEPS):
+    """Runs stages with these kills. Returns how many runs were made again after each."""
+    ran = Ran("stages", tmp_path / "run", steps, kills, how, ranks, timeout=240)
+    ran.check(whole("stages", steps, [one for one in how if one not in ("spills", "keeps little")], ranks))
+    found = [int(one) for one in FOUND.findall(ran.said)]
+    assert len(found) == len(kills), ran.said
+    return found
+
+
+def test_each_stage_comes_back_alone_wherever_it_dies(tmp_path, whole):
+    # Saves are durable behind steps 4 and 9. The first kill is before there is any.
+    kills = ["0:3:after backward", "1:6:gate", "2:8:committed", "0:11:after run", "2:12:after step"]
+    replayed = check(tmp_path, whole, kills)
+    assert replayed[0] == 3 and all(replayed), replayed
+
+
+def test_messages_that_do_not_fit_into_memory_come_back_from_a_folder(tmp_path, whole):
+    assert check(tmp_path, whole, ["1:8:after backward"], ["spills"])[0] >= 3
+
+
+def test_a_second_death_of_the_same_stage_or_of_another_one(tmp_path, whole):
+    check(tmp_path, whole, ["1:7:forward", "1:8:forward", "2:9:after update"])
+
+
+@pytest.mark.parametrize("how, why", [
+    (["keeps nothing"], "keeps no messages: log=None"),
+    (["keeps little"], "has not kept all messages since step"),
+    (["other threads"], "threads: differs from what the lost rank had told"),
+    (["spoils a weight"], "seal: differs from what the lost rank had told"),
+], ids=lambda one: "-".join(one) if isinstance(one, list) else "")
+def test_without_all_messages_or_with_other_bits_all_ranks_start_again(tmp_path, whole, how, why):
+    ran = Ran("stages", tmp_path / "run", STEPS, ["1:8:after backward"], how)
+    ran.check_restart(whole("stages", STEPS), why)
+
+
+def test_neighbours_that_die_together_start_all_ranks_again(tmp_path, whole):
+    ran = Ran("stages", tmp_path / "run", STEPS, ["0:8:after backward", "1:8:after backward"])
+    ran.check_restart(whole("stages", STEPS), "expected what other ranks said")
+
+
+@LONG
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("how", [[], ["gpipe"], ["interleaved"], ["zero bubble"]], ids="-".join)
+def test_every_stage_may_die_at_every_point(tmp_path, whole, how, ranks):
+    places = [(rank, point) for point in POINTS for rank in range(ranks)]
+    kills = [f"{rank}:{2 + k}:{point}" for k, (rank, point) in enumerate(places)]
+    check(tmp_path, whole, kills, how, ranks, steps=len(kills) + 5)
