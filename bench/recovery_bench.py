@@ -19,11 +19,12 @@ totals    Every way meets the same kills, at times drawn from an exponential dis
           is not the time for which the job stood still, which is measured, too.
 rates     The same for other failure rates, by `holdfast simulate`, from what totals has measured.
           At which rate is Holdfast 1.16 times as fast as its rivals, as SWIFT's abstract says?
+swift     The same for the setting of SWIFT's evaluation (bench/recovery_swift.py).
 fill      How fast a replacement is filled, beside raw copies (bench/exchange_bench.cpp).
 
 `make bench` runs one sequence of kills. The figures of docs/studies/recovery.md are made by
 
-    recovery_bench.py --sequences 5 --json bench/results/recovery.json
+    recovery_bench.py --sequences 11 --json bench/results/recovery.json     # 3 hours; continues
     recovery_bench.py --doc     # writes the figures of that file into the pages; measures nothing
 
 If the file exists, the parts that are not measured again and the sequences that it has are kept; with
@@ -48,7 +49,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import holdfast
-from holdfast.statistics import mean_interval
 from measuring.events import events_of
 from measuring.options import parser
 from measuring.paired import difference, interval
@@ -56,8 +56,9 @@ from measuring.results import Bars, progress
 from measuring.figures_file import Figures
 from recovery_jobs import HOROVOD, ROOT, Job, Plan, Ran, Way, exponential_times
 from recovery_page import by_way as rows_by_way
-from recovery_page import ratios, write_pages
+from recovery_page import geometric, ratios, write_pages
 from recovery_rates import rates_of
+from recovery_swift import swift_rates
 from recovery_torchft import SETTINGS, TORCHFT
 
 BUILD = Path(holdfast._native.__file__).parents[2]
@@ -79,12 +80,17 @@ SHORT_BLOCK = 25  # steps of each half of a pair of short ones
 HOLDFAST = Way("Holdfast", "holdfast", ("--every", "auto"))
 PLAIN = Way("nothing fails, nothing is saved", "torchrun", ("--every", "never"))
 CALM = Way("Holdfast, nothing fails", "holdfast", HOLDFAST.options)
+CALM_HOROVOD = Way("Elastic Horovod, no commits, nothing fails", "horovod", ("--commits", "0"))
+NO_KILLS = (PLAIN, CALM, CALM_HOROVOD)
 RIVALS = {
     "checkfreq": Way("CheckFreq", "torchrun", ("--every", "checkfreq")),
     "young": Way("torchrun, saves by Young's rule", "torchrun",
                  ("--every", "young", "--mtbf", str(MTBF))),
     "each": Way("torchrun, a save in each step", "torchrun", ("--every", "1 steps")),
     "horovod": Way("Elastic Horovod, a commit in each step", "horovod", ("--commits", "1")),
+    "horovod-10": Way("Elastic Horovod, a commit every 10 steps", "horovod", ("--commits", "10")),
+    "horovod-tuned": Way("Elastic Horovod, a commit every 10 steps, timeout 2 s", "horovod",
+                         ("--commits", "10"), (("HOROVOD_GLOO_TIMEOUT_SECONDS", "2"),)),
     "torchft": Way("torchft", "torchft", ("--patience", str(PATIENCE))),
 }  # fmt: skip
 
@@ -92,8 +98,9 @@ RIVALS = {
 def left_out(rivals: list[str]) -> dict[str, str]:
     """The rivals that cannot run here, by key, and why."""
     places = {"horovod": HOROVOD / "horovod", "torchft": TORCHFT / "requirements.txt"}
-    out = {name: "scripts/rivals.sh could not install it here"
-           for name, place in places.items() if name in rivals and not place.exists()}  # fmt: skip
+    out = {name: "scripts/rivals.sh could not install it here" for name in rivals
+           for rival, place in places.items()
+           if name.partition("-")[0] == rival and not place.exists()}  # fmt: skip
     if "torchft" in out and platform.machine() != "x86_64":
         out["torchft"] = "PyPI has it for x86-64 only, and its source needs Rust packages"
     return out
@@ -177,6 +184,9 @@ def parameters_of(width: int, layers: int) -> int:
 
 # Totals
 
+# A way is exact if its losses have the bits of this run, in which nobody dies.
+CALM_OF = {"holdfast": CALM, "horovod": CALM_HOROVOD}
+
 
 def measure_totals(folder: Path, rivals: list[Way], sequences: list[int],
                    steps: int) -> Iterator[list[dict]]:
@@ -184,10 +194,12 @@ def measure_totals(folder: Path, rivals: list[Way], sequences: list[int],
     for sequence in sequences:
         dice = random.Random(f"totals {sequence}")
         times = tuple(exponential_times(MTBF, dice))
-        ways = dice.sample([HOLDFAST, CALM, *rivals, PLAIN], len(rivals) + 3)
+        ways = [HOLDFAST, CALM, *rivals, PLAIN]
+        ways += [CALM_HOROVOD] * any(way.starter == "horovod" for way in rivals)
+        ways = dice.sample(ways, len(ways))
         rows, ran = [], {}
         for way in ways:
-            plan = Plan(RANKS, steps, ("--pace", str(PACE)), () if way in (PLAIN, CALM) else times,
+            plan = Plan(RANKS, steps, ("--pace", str(PACE)), () if way in NO_KILLS else times,
                         victims=sequence)  # fmt: skip
             place = folder / f"{sequence}-{way.name.replace(' ', '-').replace(',', '')}"
             ran[way.name] = Job(way, plan, place).run()
@@ -196,7 +208,7 @@ def measure_totals(folder: Path, rivals: list[Way], sequences: list[int],
                      f"{ran[way.name].total:.1f} s")  # fmt: skip
         for row in rows:
             own = ran[row["way"]]
-            calm = ran[(CALM if own.way.starter == "holdfast" else PLAIN).name]
+            calm = ran[CALM_OF.get(own.way.starter, PLAIN).name]
             row["same_bits"] = own.losses() == calm.losses()
         yield rows
 
@@ -310,10 +322,12 @@ def parse_arguments() -> argparse.Namespace:
                       help="how many sequences of kills all ways meet (default: 1)")
     made.add_argument("--steps", type=int, default=STEPS, help="steps of these jobs")
     made.add_argument("--kills", type=int, default=10)
-    made.add_argument("--restarts", type=int, default=5, help="kills under torchrun")
+    made.add_argument("--restarts", type=int, default=10, help="kills under torchrun")
+    made.add_argument("--draws", type=int, default=100,
+                      help="how often the sequences are drawn again for the intervals of rates")
     made.add_argument("--pairs", type=int, default=PAIRS)
     made.add_argument("--rivals", default=",".join(RIVALS))
-    made.add_argument("--parts", default="kills,cost,short,totals,rates,fill")
+    made.add_argument("--parts", default="kills,cost,short,totals,rates,swift,fill")
     made.add_argument("--anew", action="store_true",
                       help="measure the sequences again that the file has")
     made.add_argument("--doc", action="store_true",
@@ -335,7 +349,9 @@ def measure(args: argparse.Namespace) -> Figures:
         if "totals" in parts:
             keep_totals(figures, folder / "totals", args, known)
     if "rates" in parts and "totals" in figures.seen:
-        keep_rates(figures)
+        keep_rates(figures, args.draws)
+    if "swift" in parts and "kills" in figures.seen:
+        keep_swift(figures)
     if "fill" in parts:
         figures.keep("fill", measure_fill())
     return figures
@@ -355,21 +371,31 @@ def keep_totals(figures: Figures, folder: Path, args: argparse.Namespace, known:
         figures.keep("totals", known)
 
 
-def keep_rates(figures: Figures) -> None:
+def keep_rates(figures: Figures, draws: int) -> None:
     """Simulates from the totals, so that the machine is theirs."""
-    rows = [row for row in figures.seen["totals"] if row["way"] != CALM.name]
-    rates = rates_of(rows, BUILD / "bin/holdfast", HOLDFAST.name, PLAIN.name, RANKS)
+    calm = {CALM.name, CALM_HOROVOD.name}
+    rows = [row for row in figures.seen["totals"] if row["way"] not in calm]
+    found = cost_of(figures.seen["cost"])
+    rates = rates_of(rows, BUILD / "bin/holdfast", HOLDFAST.name, PLAIN.name, RANKS,
+                     (found.median, found.low, found.high), draws)  # fmt: skip
     figures.keep("rates", rates, figures.seen["machines"]["totals"])
+
+
+def keep_swift(figures: Figures) -> None:
+    """Simulates SWIFT's setting. Ours is the measured recovery without the step that is made again."""
+    kills = figures.seen["kills"]
+    ours = statistics.median(kills["holdfast"]["recovery"]) - kills["holdfast"]["step"]
+    figures.keep("swift", swift_rates(BUILD / "bin/holdfast", ours), figures.seen["machines"]["kills"])
 
 
 def show_totals(rows: list[dict]) -> None:
     ways = rows_by_way(rows)
     recovery = by_way(rows, "recovery")
     for way, own in ways.items():
-        ratio, half = mean_interval(ratios(own, ways[HOLDFAST.name]))
+        ratio, low, high = geometric(ratios(own, ways[HOLDFAST.name]))
         seconds = f"{statistics.median(recovery[way]):.2f} s" if recovery[way] else "-"
         print(f"{way:>42}  total {statistics.fmean(row['total'] for row in own):6.1f} s, of Holdfast's "
-              f"{ratio:.3f} +- {half:.3f}, recovery {seconds}")  # fmt: skip
+              f"{ratio:.3f} ({low:.3f} to {high:.3f}), recovery {seconds}")  # fmt: skip
 
 
 def main() -> int:

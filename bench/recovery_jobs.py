@@ -35,6 +35,7 @@ class Way:
     name: str
     starter: str  # "holdfast", "torchrun", "horovod" or "torchft"
     options: tuple[str, ...] = ()
+    variables: tuple[tuple[str, str], ...] = ()  # of its environment, beside the usual ones
 
     def command(self, ranks: int, folder: Path, options: list[str]) -> list[str]:
         script = [str(ROOT / "bench/recovery_training.py"), str(folder), *options, *self.options]
@@ -61,7 +62,7 @@ class Way:
         installed = {"horovod": HOROVOD, "torchft": TORCHFT}.get(self.starter)
         if installed:
             out["PYTHONPATH"] = f"{installed}:{out.get('PYTHONPATH', '')}"
-        return out
+        return out | dict(self.variables)
 
     @property
     def goes_on(self) -> bool:

@@ -1,5 +1,4 @@
-"""Makes the measured sections of docs/studies/recovery.md and docs/studies/papers.md from the figures
-of bench/recovery_bench.py."""
+"""Makes the measured section of docs/studies/recovery.md from the figures of bench/recovery_bench.py."""
 
 import math
 import statistics
@@ -14,6 +13,7 @@ DOCS = Path(__file__).resolve().parents[1] / "docs/studies"
 COMMAND = "bench/recovery_bench.py --doc"
 OURS, PLAIN = "Holdfast", "nothing fails, nothing is saved"
 CALM = "Holdfast, nothing fails"
+CALM_HOROVOD = "Elastic Horovod, no commits, nothing fails"
 SWIFT = 1.16
 TORCHFT = "torchft"
 
@@ -27,15 +27,10 @@ def write_pages(seen: dict) -> None:
 def sections(seen: dict) -> dict[Path, str]:
     """The text between the marks, by page."""
     parts = [kills_text(seen), cost_text(seen["cost"]), short_text(seen.get("short", {})),
-             totals_text(seen), rates_text(seen["rates"]), fill_text(seen["fill"])]  # fmt: skip
+             totals_text(seen), rates_text(seen["rates"]), setting_text(seen.get("swift")),
+             fill_text(seen["fill"])]  # fmt: skip
     parts.insert(0, machines_text(seen["machines"]))
-    return {DOCS / "recovery.md": "\n" + "\n".join(part for part in parts if part) + "\n",
-            DOCS / "papers.md": papers_text(seen["rates"])}  # fmt: skip
-
-
-def papers_text(rates: dict) -> str:
-    return ("Simulated from times measured on one machine ([recovery.md](recovery.md)): "
-            f"{swift_sentence(rates)}\n")  # fmt: skip
+    return {DOCS / "recovery.md": "\n" + "\n".join(part for part in parts if part) + "\n"}
 
 
 def how_often(mtbf: float | None, longest: float) -> str:
@@ -47,8 +42,46 @@ def how_often(mtbf: float | None, longest: float) -> str:
 
 def swift_sentence(rates: dict) -> str:
     """At which failure rates rivals take as much longer as SWIFT's abstract says."""
-    told = [f"{way}, {how_often(mtbf, rates['mtbfs'][-1])}" for way, mtbf in rates["swift"].items()]
+    told = []
+    for way, mtbf in rates["swift"].items():
+        words = f"{way}, {how_often(mtbf, rates['mtbfs'][-1])}"
+        ends = rates.get("swift_intervals", {}).get(way)
+        if ends and mtbf and mtbf < rates["mtbfs"][-1]:
+            low, high = (duration(end) if end else "no failure rate" for end in ends)
+            words += f" ({low} to {high})"
+        told.append(words)
     return f"training takes at least {SWIFT} times as long as with Holdfast with {'; '.join(told)}."
+
+
+def setting_sentence(swift: dict) -> str:
+    """From which failure rate on SWIFT's own setting gives what its abstract says."""
+    told = []
+    for name, setting in swift["settings"].items():
+        low, high = sorted(how_often(one["crossing"], swift["mtbfs"][-1]) for one in setting["bounds"])
+        rate = low if low == high else f"{low} or {high.removeprefix('up to a failure in ')}"
+        told.append(f"{name}, with {setting['whose']}'s recovery: {rate}")
+    return (f"In SWIFT's own setting, a restart from a checkpoint takes {SWIFT} times as long as a recovery: "
+            f"{'; '.join(told)}.")  # fmt: skip
+
+
+def setting_text(swift: dict | None) -> str:
+    """The simulation with SWIFT's own constants; "" if it was not made."""
+    if not swift:
+        return ""
+    head = ["model, and how it recovers", "step, s", "recovery, s",
+            *(f"a failure in {duration(mtbf)}" for mtbf in swift["mtbfs"])]  # fmt: skip
+    body = []
+    for name, setting in swift["settings"].items():
+        for one in setting["bounds"]:
+            body.append([f"{name}, {setting['whose']}'s", f"{one['step']:.2f}", f"{one['recovery']:.1f}",
+                         *(f"{ratio:.3f}" for ratio in one["ratios"])])  # fmt: skip
+    return (
+        "**SWIFT's own setting, simulated** (`bench/recovery_swift.py` says where each number comes from and what "
+        "is not known): the total time if the job restarts from its last checkpoint, divided by that with "
+        "recovery. Its public code gives the recovery by logs. It gives none with replicas, so that row has "
+        "Holdfast's, as measured above. Holdfast has no recovery by logs to put beside SWIFT's. The time of a "
+        "step is not given either; the two rows of a model have the ends of the range in its plots.\n\n"
+        + table(head, body) + f"\n\n{setting_sentence(swift)}\n")  # fmt: skip
 
 
 def kills_text(seen: dict) -> str:
@@ -112,24 +145,29 @@ def short_text(short: dict) -> str:
 
 def totals_text(seen: dict) -> str:
     rows = by_way(seen["totals"])
+    calm = [way for way in (CALM, CALM_HOROVOD, PLAIN) if way in rows]
     head = ["way", "total, s", "divided by Holdfast's", "step, ms", "recovery, s", "standstill, s", "steps lost",
             "memory, MiB", "final loss", "exact"]  # fmt: skip
     body = [way_row(way, rows[way], rows[OURS])
-            for way in (OURS, *(w for w in rows if w not in (OURS, PLAIN, CALM)), CALM, PLAIN)]  # fmt: skip
+            for way in (OURS, *(w for w in rows if w not in (OURS, *calm)), *calm)]  # fmt: skip
     kills = statistics.fmean(row["kills"] for row in rows[OURS])
     text = (
         f"**Beside others.** {seen['kills']['ranks']} ranks, paced; kills come at the same times for "
         f"every way of recovery, on average one in {seen['mtbf']:.0f} s. A slower way runs longer and gets more "
         f"kills; no kill comes while a way recovers. Holdfast got {kills:.1f} in a run. The figures are means over "
-        f"{len(rows[OURS])} sequences of kills, with 95 % intervals. CheckFreq and torchrun run with "
-        "Holdfast's saves; Holdfast itself saves by its default rule. The last two rows have no kills. "
+        f"{len(rows[OURS])} sequences of kills, with 95 % intervals; ratios have geometric means, and the intervals "
+        "of their logarithms. CheckFreq and torchrun run with "
+        f"Holdfast's saves; Holdfast itself saves by its default rule. The last {len(calm)} rows have no kills. "
         "*Recovery* is the time from a kill until a new process has done a step; *standstill* is the longest "
         "part of that time in which no rank did a new step. A way is *exact* if all losses have the bits of a "
-        "run without kills.\n\n" + table(head, body) + "\n"
+        "run without kills. *Memory* is the sum over all processes of a job, each shared page divided among "
+        "those that have it (PSS). The ranks of `holdfast launch` are forked from a launcher that has imported "
+        "torch, so they share its pages; torchrun and Horovod start each rank as a program that imports it anew.\n\n"
+        + table(head, body) + "\n"
     )
     if any("Horovod" in way for way in rows):
-        text += ("\nElastic Horovod ran with its defaults, among them 30 s until Gloo gives up a call; most "
-                 "of its recovery is probably this wait.\n")  # fmt: skip
+        text += ("\nElastic Horovod ran with its defaults, among them 30 s until Gloo gives up a call, unless a row "
+                 "names another timeout; most of its recovery is probably this wait.\n")  # fmt: skip
     if TORCHFT in rows:
         text += "\n" + torchft_text(rows[TORCHFT], seen["torchft"])
     for rival, why in seen["left_out"].items():
@@ -155,7 +193,7 @@ def torchft_text(rows: list[dict], settings: dict) -> str:
 
 def way_row(way: str, rows: list[dict], ours: list[dict]) -> list[str]:
     lost = joined(rows, "lost")
-    return [way, spread([row["total"] for row in rows], 1), spread(ratios(rows, ours), 3),
+    return [way, spread([row["total"] for row in rows], 1), ratio_text(ratios(rows, ours)),
             spread([1e3 * row["step"] for row in rows], 0),
             spread(joined(rows, "recovery"), 2), spread(joined(rows, "standstill"), 2),
             f"{statistics.fmean(lost):.1f}" if lost else "–",
@@ -175,14 +213,40 @@ def ratios(rows: list[dict], ours: list[dict]) -> list[float]:
     return [row["total"] / own[row["sequence"]] for row in rows if row["sequence"] in own]
 
 
+def geometric(values: list[float]) -> tuple[float, float, float]:
+    """The geometric mean of ratios, with the interval of their logarithms. It cannot reach below 0."""
+    mean, half = mean_interval([math.log(value) for value in values])
+    return math.exp(mean), math.exp(mean - half), math.exp(mean + half)
+
+
+def ratio_text(values: list[float]) -> str:
+    if not values:
+        return "–"
+    middle, low, high = geometric(values)
+    return f"{middle:.3f}" + ("" if math.isinf(high) else f" ({low:.3f} to {high:.3f})")
+
+
 def rates_text(rates: dict) -> str:
     head = ["a failure in", *(duration(mtbf) for mtbf in rates["mtbfs"])]
-    body = [[way, *(f"{ratio:.3f}" for ratio in ratios)]
+    bounds = rates.get("bounds", {})
+    body = [[way, *(rate_text(ratio, at, bounds.get(way, [])) for at, ratio in enumerate(ratios))]
             for way, ratios in rates["ratios"].items() if way != OURS]  # fmt: skip
     text = ("**Other failure rates, simulated** by `holdfast simulate` with the times measured above: "
-            "the total time divided by Holdfast's.\n\n" + table(head, body) + "\n")  # fmt: skip
+            "the total time divided by Holdfast's.")  # fmt: skip
+    if "paired" in rates:
+        share, low, high = (100 * part for part in rates["paired"])
+        text += (f" Steps of Holdfast take {share:.2f} ({low:.2f} to {high:.2f}) % longer, as the pairs above say; "
+                 "brackets have the ratios at both ends of this interval.")  # fmt: skip
+    text += "\n\n" + table(head, body) + "\n"
     return (text + f"\nSWIFT's abstract says that training is up to {SWIFT} times shorter than with its "
             f"rivals. Here, {swift_sentence(rates)}\n")  # fmt: skip
+
+
+def rate_text(ratio: float, at: int, bounds: list) -> str:
+    if not bounds:
+        return f"{ratio:.3f}"
+    low, high = bounds[at]
+    return f"{ratio:.3f} ({low:.3f} to {high:.3f})"
 
 
 def fill_text(fill: dict) -> str:

@@ -2,14 +2,18 @@
 
 import json
 import math
+import random
+import re
 import statistics
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 # Mean seconds between failures of the job.
 MTBFS = (15, 60, 300, 900, 3600, 4 * 3600, 24 * 3600)
+NEAR = (15, 30, 60, 120, 300)  # around the crossings, for the draws
 SWIFT = 1.16  # SWIFT's abstract: training is up to this factor shorter than with its rivals
 FAILURES = 60  # how many failures a simulated run meets in the mean
 TORCHFT = "torchft"
@@ -29,6 +33,14 @@ class Cost:
     schedule: str  # as `holdfast simulate` names it
 
 
+def commits_of(way: str) -> int:
+    """How many steps there are from one commit or save to the next; 0 if the way does not say."""
+    if "each step" in way:
+        return 1
+    found = re.search(r"every (\d+) steps", way)
+    return int(found[1]) if found else 0
+
+
 def cost_of(rows: list[dict], base: float, ranks: int) -> Cost:
     """The costs of a way, from its runs; `base` is the time of a step without any of them."""
     way, step = rows[0]["way"], statistics.fmean(row["step"] for row in rows)
@@ -38,9 +50,10 @@ def cost_of(rows: list[dict], base: float, ranks: int) -> Cost:
         restart = max(0.0, statistics.fmean([late for row in rows for late in row["delay"]] or [0.0]))
     # Holdfast, Horovod and torchft have the state of a step in memory when the step is done.
     in_memory = way in ("Holdfast", TORCHFT) or "Horovod" in way
-    if in_memory or "each step" in way:  # each step is a save: what it adds is the stall
-        saves = 1.0
-        schedule = f"{base:.6f}s"
+    commits = commits_of(way)
+    if in_memory or commits:  # what a save adds is the stall
+        saves = 1.0 / max(1, commits)
+        schedule = f"{max(1, commits) * base:.6f}s"
     else:
         # Each rank has its own events of a save.
         saves = sum(row["saves"] for row in rows) / ranks / sum(row["steps"] for row in rows)
@@ -72,23 +85,68 @@ def simulated_total(program: Path, cost: Cost, base: float, mtbf: float) -> floa
     return 1 + json.loads(ran.stdout)["schedules"][0]["time"]["mean"] / length
 
 
-def rates_of(rows: list[dict], program: Path, ours: str, plain: str, ranks: int) -> dict:
-    """The total time of each way divided by that of `ours`, by failure rate."""
+def rates_of(rows: list[dict], program: Path, ours: str, plain: str, ranks: int,
+             paired: tuple[float, float, float], draws: int = 0) -> dict:
+    """The total time of each way divided by that of `ours`, by failure rate.
+
+    `paired` is the share by which steps of `ours` take longer, measured by pairs in the same processes,
+    with its interval. It replaces what the totals say, because runs minutes apart differ by more. With
+    `draws`, the sequences of kills are drawn again so often, with replacement, for intervals of the
+    crossings.
+    """
+    seen = rates_at(rows, program, ours, plain, ranks, paired[0], MTBFS)
+    bounds = [rates_at(rows, program, ours, plain, ranks, share, MTBFS)["ratios"] for share in paired[1:]]
+    out = {"mtbfs": MTBFS, "paired": list(paired), **seen,
+           "bounds": {way: [sorted(pair) for pair in zip(*(each[way] for each in bounds))]
+                      for way in seen["ratios"]},
+           "swift": {way: crossing(ratios, MTBFS) for way, ratios in seen["ratios"].items()
+                     if way != ours}}  # fmt: skip
+    if draws:
+        out["swift_intervals"] = crossing_intervals(rows, program, ours, plain, ranks, paired, draws)
+    return out
+
+
+def rates_at(rows: list[dict], program: Path, ours: str, plain: str, ranks: int, share: float,
+             mtbfs: Sequence[float]) -> dict:
+    """The costs of all ways and their ratios, if steps of `ours` take longer by this share."""
     by_way: dict[str, list[dict]] = {}
     for row in rows:
         by_way.setdefault(row["way"], []).append(row)
     base = statistics.fmean(row["step"] for row in by_way.pop(plain))
     costs = {way: cost_of(own, base, ranks) for way, own in by_way.items()}
-    totals = {way: [simulated_total(program, cost, base, mtbf) for mtbf in MTBFS]
+    stall = max(LEAST_STALL, share * base)
+    costs[ours] = replace(costs[ours], step=base + stall, stall=stall)
+    totals = {way: [simulated_total(program, cost, base, mtbf) for mtbf in mtbfs]
               for way, cost in costs.items()}  # fmt: skip
-    ratios = {way: [other / own for other, own in zip(seen, totals[ours])]
-              for way, seen in totals.items()}  # fmt: skip
-    return {"mtbfs": MTBFS, "costs": {way: vars(cost) for way, cost in costs.items()},
-            "ratios": ratios,
-            "swift": {way: crossing(seen) for way, seen in ratios.items() if way != ours}}  # fmt: skip
+    return {"costs": {way: vars(cost) for way, cost in costs.items()},
+            "ratios": {way: [other / own for other, own in zip(each, totals[ours])]
+                       for way, each in totals.items()}}  # fmt: skip
 
 
-def crossing(ratios: list[float]) -> float | None:
+def crossing_intervals(rows: list[dict], program: Path, ours: str, plain: str, ranks: int,
+                       paired: tuple[float, float, float], draws: int) -> dict[str, list]:
+    """For each way the middle 95 % of its crossings over drawn sequences. None stands for no crossing."""
+    dice, sequences = random.Random("bootstrap"), sorted({row["sequence"] for row in rows})
+    by_sequence = {one: [row for row in rows if row["sequence"] == one] for one in sequences}
+    found: dict[str, list[float]] = {}
+    for _ in range(draws):
+        drawn = [row for one in dice.choices(sequences, k=len(sequences)) for row in by_sequence[one]]
+        share = dice.triangular(paired[1], paired[2], paired[0])
+        seen = rates_at(drawn, program, ours, plain, ranks, share, NEAR)
+        for way, ratios in seen["ratios"].items():
+            found.setdefault(way, []).append(crossing(ratios, NEAR) or 0.0)
+    return {way: [value or None for value in middle(values)]
+            for way, values in found.items() if way != ours}  # fmt: skip
+
+
+def middle(values: list[float]) -> list[float]:
+    """The ends of the middle 95 % of the values."""
+    ordered = sorted(values)
+    cut = math.floor(0.025 * len(ordered))
+    return [ordered[cut], ordered[-1 - cut]]
+
+
+def crossing(ratios: Sequence[float], mtbfs: Sequence[float] = MTBFS) -> float | None:
     """The mean time between failures at which a ratio falls below SWIFT's; None if it never is above.
 
     Interpolates between the two rates that were simulated, in the logarithm of the time.
@@ -99,5 +157,5 @@ def crossing(ratios: list[float]) -> float | None:
         if ratios[at] < SWIFT:
             above, below = ratios[at - 1], ratios[at]
             part = (above - SWIFT) / (above - below)
-            return MTBFS[at - 1] * (MTBFS[at] / MTBFS[at - 1]) ** part
-    return float(MTBFS[-1])
+            return mtbfs[at - 1] * (mtbfs[at] / mtbfs[at - 1]) ** part
+    return float(mtbfs[-1])

@@ -45,7 +45,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--no-recovery", action="store_true")
     parser.add_argument("--horovod", action="store_true")
     parser.add_argument("--commits", type=int, default=1,
-                        help="with Horovod: the number of steps from one commit to the next")
+                        help="with Horovod: the number of steps from one commit to the next; 0 for none")
     parser.add_argument("--torchft", action="store_true")
     parser.add_argument("--patience", type=float, default=5.0,
                         help="with torchft: seconds after which a collective call of Gloo is given up")
@@ -155,7 +155,7 @@ def train_with_horovod(args: argparse.Namespace) -> None:
             optimizer.zero_grad()
             lines[-1].write(state.step, mean)
             state.step += 1
-            if state.step % args.commits == 0:
+            if args.commits and state.step % args.commits == 0:
                 state.commit()
 
     train(hvd.elastic.TorchState(model=model, optimizer=optimizer, step=0))

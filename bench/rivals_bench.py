@@ -26,6 +26,7 @@ from measuring.paired import seconds_of
 from measuring.rivals import (
     Dcp,
     DcpAsync,
+    DcpProcess,
     Rival,
     Safetensors,
     State,
@@ -38,7 +39,7 @@ from measuring.rivals import (
 import holdfast
 
 TENSORS = 100
-RIVALS = (TorchSave, TorchSaveMapped, Safetensors, Dcp, DcpAsync, TorchCheckpointingAtOnce)
+RIVALS = (TorchSave, TorchSaveMapped, Safetensors, Dcp, DcpAsync, DcpProcess, TorchCheckpointingAtOnce)
 RAW, OWN = "raw, direct 16 MiB x 4", "Holdfast"
 
 
@@ -142,7 +143,7 @@ def report(bench: Bench) -> tuple[dict, bool]:
 
 
 def main() -> int:
-    options = parser(__doc__, bytes=2 << 30, rounds=5, folder=Path("."), json=None).parse_args()
+    options = parser(__doc__, bytes=2 << 30, rounds=11, folder=Path("."), json=None).parse_args()
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="rivals-") as folder:
         bench = Bench(options, Path(folder))
         print(f"{bench.bytes >> 20} MiB in {TENSORS} tensors, {options.rounds} rounds")

@@ -26,12 +26,21 @@ Bars: a save adds at most 4 ms if the GPU has room for a copy, and 15 ms if not;
 at most 5 and 19 ms. With room, the 99th percentile of the stall is at most 1 ms for 0.2 GB and 5 ms
 for 4.3 GB; without room, the stall is at most 1.1 times a plain copy into pinned memory. durable is
 at most 1.1, load at most 1 / 0.9. A bar is missed only if the whole interval lies above it.
-torch_checkpointing is measured if it is installed. A part takes 2 to 6 minutes.
+The rivals are those of bench/measuring/rivals.py that are installed. A part takes 2 to 6 minutes; *rivals*
+and *firsts*, which takes the first saves in new processes, take longer and continue where they stopped:
+
+    gpu_bench.py --parts copy --rounds 11 --json F          begins the file
+    gpu_bench.py --parts rivals --rounds 11 --minutes 6 --json F     as often as it takes, on the same machine
+    gpu_bench.py --parts firsts --minutes 8 --json F        likewise
 """
 
+import argparse
+import json
+import math
 import operator
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -49,11 +58,12 @@ import holdfast
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from measuring import results  # noqa: E402: it is in the folder above
 from measuring.disk import BLOCK, Raw, forget  # noqa: E402
+from measuring.machines import this_run  # noqa: E402
 from measuring.options import parser  # noqa: E402
 from measuring.paired import Interval, difference, in_turns, interval, quantile  # noqa: E402
-from measuring.rivals import DcpAsync, Rival, TorchCheckpointing, TorchSave, installed  # noqa: E402
+from measuring.rivals import IN_A_LOOP, Rival, installed, versions  # noqa: E402
 
-PARTS = ["copy", "ring", "bare", "load", "rivals"]
+PARTS = ["copy", "ring", "bare", "load", "rivals", "firsts"]
 PATHS = COPY, RING = "copy inside the GPU", "pinned ring"
 STEPS = 30  # the steps of a block
 FIRSTS = 5  # the number of jobs whose first save is measured
@@ -115,10 +125,21 @@ class Loop:
         self.of_raw.append(self.durables[-1] / self.disk.write())
         return block.took_ms
 
+    def forget_saves(self) -> None:
+        """Leaves out the saves so far: the first one is measured by itself."""
+        self.durables, self.aheads, self.of_raw = [], [], []
+
+    def continue_with(self, saves: dict[str, list[float]]) -> None:
+        """Adds the saves of earlier calls."""
+        self.durables = [*saves.get("durable_s", []), *self.durables]
+        self.aheads = [*saves.get("ahead_s", []), *self.aheads]
+        self.of_raw = [*saves.get("of_raw", []), *self.of_raw]
+
     def figures(self, seen: dict[str, list[float]]) -> dict:
         added = {f"{name}_added_ms": difference(values, seen["bare"])
                  for name, values in seen.items() if name != "bare"}
         return added | {"block_ms": statistics.median(seen["bare"]), "rounds_ms": seen,
+                        "saves": {"durable_s": self.durables, "ahead_s": self.aheads, "of_raw": self.of_raw},
                         "ahead_s": statistics.median(self.aheads),
                         "durable_s": statistics.median(self.durables),
                         "durable_of_raw": interval(self.of_raw)}
@@ -162,16 +183,80 @@ def first_save(job: Job, folder: Path, disk: Raw, make: Callable) -> float:
     return save - statistics.fmean(bare)
 
 
-def measure_rival(job: Job, folder: Path, disk: Raw, rival: Rival) -> dict:
+def measure_rival(job: Job, folder: Path, disk: Raw, rival: Rival, rounds: int, known: dict) -> dict:
+    """Measures so many rounds in all. `known` are figures of earlier calls on the same machine, whose
+    rounds count; each call has a first save of its own."""
     place = folder / "engine"
     place.mkdir()
     engine = Other(job, place, rival)
     loop = Loop(job, engine, disk)
-    first = loop.save() - loop.bare()
-    figures = loop.figures(in_turns({"bare": loop.bare, "save": loop.save}, 3))
+    before = loop.bare()
+    firsts = [*known.get("firsts_ms", []), loop.save() - before]
+    loop.forget_saves()
+    seen = in_turns({"bare": loop.bare, "save": loop.save}, rounds - rounds_of(known), len(firsts))
     engine.close()
     clean(place)
-    return figures | {"first_added_ms": first}
+    seen = {name: [*known.get("rounds_ms", {}).get(name, []), *values] for name, values in seen.items()}
+    loop.continue_with(known.get("saves", {}))
+    return loop.figures(seen) | {"firsts_ms": firsts, "first_added_ms": interval(firsts)}
+
+
+def rounds_of(figures: dict) -> int:
+    return len(figures.get("rounds_ms", {}).get("save", []))
+
+
+def measure_rivals(job: Job, folder: Path, disk: Raw, options: argparse.Namespace, figures: dict,
+                   note: Callable[[str, Any], None]) -> None:
+    """Measures the rivals that have too few rounds, the one with the fewest first, until the time is over."""
+    begun = time.monotonic()
+    kinds = [kind for kind in IN_A_LOOP if not options.rivals or kind.name in options.rivals]
+    for kind in sorted(kinds, key=lambda kind: rounds_of(figures.get(kind.name, {}))):
+        known = figures.get(kind.name, {})
+        if rounds_of(known) >= options.rounds or time.monotonic() - begun > 60 * options.minutes:
+            continue
+        for rival in installed([kind], lambda each: each()):
+            try:
+                note(rival.name, measure_rival(job, folder, disk, rival, options.rounds, known))
+            except Exception as error:  # noqa: BLE001: a rival may fail in any way
+                print(f"  {rival.name}: left out, {type(error).__name__}: {error}", flush=True)
+                shutil.rmtree(folder / "engine", ignore_errors=True)
+                torch.cuda.empty_cache()
+
+
+def measure_firsts(options: argparse.Namespace, figures: dict, note: Callable[[str, Any], None]) -> None:
+    """Adds the first saves of new processes to every way that was measured, in turns."""
+    begun = time.monotonic()
+    names = [name for name, one in figures.items() if isinstance(one, dict) and "saves" in one]
+    for number in range(FIRSTS):
+        for name in names:
+            seen = figures[name].get("fresh_ms", [])
+            if len(seen) > number or time.monotonic() - begun > 60 * options.minutes:
+                continue
+            done = subprocess.run([sys.executable, __file__, "--first", name, "--layers", str(options.layers),
+                                   "--folder", str(options.folder)], capture_output=True, text=True)
+            if done.returncode:
+                print(f"  {name}: no first save: {done.stderr[-300:]}", flush=True)
+                continue
+            fresh = [*seen, float(done.stdout.split()[-1])]
+            note(name, figures[name] | {"fresh_ms": fresh, "first_added_ms": interval(fresh)})
+
+
+def first_in_this_process(options: argparse.Namespace) -> float:
+    """What the first save of this process adds to a block, in milliseconds."""
+    with tempfile.TemporaryDirectory(dir=options.folder, prefix="first-") as name:
+        folder, job = Path(name), Job(options.layers)
+        disk, place = Raw(folder, job.bytes, WAYS[-1:]), folder / "engine"
+        kinds = {kind.name: kind for kind in IN_A_LOOP}
+        if options.first in kinds:
+            place.mkdir()
+            engine: Engine = Other(job, place, kinds[options.first]())
+        else:
+            engine = (Holdfast if COPY in options.first else without_room)(job, place)
+        loop = Loop(job, engine, disk)
+        loop.bare()  # a job has made some steps before it saves
+        before, save, after = loop.bare(), loop.save(), loop.bare()
+        engine.close()
+        return save - (before + after) / 2
 
 
 def clean(place: Path) -> None:
@@ -278,10 +363,18 @@ def load(job: Job, folder: Path, disk: Raw) -> dict:
 
 def main() -> int:
     made = parser(__doc__, folder=Path("."), json=None, rounds=18)
+    made.add_argument("--rivals", nargs="+", help="only these, by their names in the figures")
+    made.add_argument("--first", help=argparse.SUPPRESS)
+    made.add_argument("--minutes", type=float, default=math.inf,
+                      help="begin no further rival after so many; the same call continues on the same machine")
     made.add_argument("--layers", type=int, default=24)
-    made.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    made.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS[:-1])
     options = made.parse_args()
-    figures: dict = {}
+    if options.first:
+        print(first_in_this_process(options))
+        return 0
+    goes_on = set(options.parts) <= {"rivals", "firsts"}
+    figures = known_figures(options.json) if goes_on else {}
 
     def note(name: str, figure: Any) -> None:
         figures[name] = figure
@@ -293,8 +386,9 @@ def main() -> int:
 
     note("device", torch.cuda.get_device_name())
     note("torch", torch.__version__)
+    note("run", this_run())
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="gpu-") as name:
-        measure(Path(name), options.parts, options.rounds, options.layers, note)
+        measure(Path(name), options, figures, note)
     return 0 if bars_of(figures).passed else 1
 
 
@@ -304,14 +398,30 @@ def shorten(value: Any) -> Any:
     return round(value, 3) if isinstance(value, float) else value
 
 
-def measure(folder: Path, parts: list[str], rounds: int, layers: int,
+def known_figures(path: Path | None) -> dict:
+    """The rivals' figures of earlier calls, if they come from a machine like this one. Figures without
+    their rounds and saves are of an older version."""
+    if path is None or not path.exists():
+        return {}
+    known = json.loads(path.read_text())
+    here = this_run()
+    if any(known.get("run", {}).get(key) != here[key] for key in ("processor", "cores", "gpu", "torch")):
+        print(f"{path}: comes from another machine or version; all rivals are measured again", flush=True)
+        return {}
+    return {name: one for name, one in known.items() if not isinstance(one, dict) or "saves" in one}
+
+
+def measure(folder: Path, options: argparse.Namespace, figures: dict,
             note: Callable[[str, Any], None]) -> None:
+    parts, rounds, layers = options.parts, options.rounds, options.layers
     if "bare" in parts:
         for size, saves in ((int(0.21e9), 100), (int(4.3e9), 20)):
             for path in PATHS:
                 torch.cuda.empty_cache()
                 note(f"bare {size / 1e9:.2f} GB, {path}", bare(size, folder, saves, path == COPY))
-    if parts == ["bare"]:
+    if "firsts" in parts:
+        measure_firsts(options, figures, note)
+    if set(parts) <= {"bare", "firsts"}:
         return
     torch.cuda.empty_cache()
     job = Job(layers)
@@ -325,8 +435,8 @@ def measure(folder: Path, parts: list[str], rounds: int, layers: int,
     if "load" in parts:
         note("load", load(job, folder, disk))
     if "rivals" in parts:
-        for rival in installed((TorchSave, DcpAsync, TorchCheckpointing), lambda kind: kind()):
-            note(rival.name, measure_rival(job, folder, disk, rival))
+        note("versions", versions())
+        measure_rivals(job, folder, disk, options, figures, note)
 
 
 def bars_of(figures: dict) -> results.Bars:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from measuring import results  # noqa: E402: it is in the folder above
+from measuring.machines import this_run  # noqa: E402
 from measuring.options import parser  # noqa: E402
 
 STEPS, WIDTH, LAYERS, BATCH = 30, 2048, 8, 512
@@ -110,7 +111,7 @@ def main(report: Path | None) -> int:
         print(said, end="")
     found = re.search(r"goes on after ([\d.]+) s", said)
     same = whole == killed and all(whole)
-    figures = {"same_bits": same, "recovery_s": float(found[1]) if found else None, **cost}
+    figures = {"run": this_run(), "same_bits": same, "recovery_s": float(found[1]) if found else None, **cost}
     print(json.dumps(figures))
     results.write(report, figures)
     results.Bars().at_most("gate, ms of a step", cost["gate_ms"], BAR_MS)

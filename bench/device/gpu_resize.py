@@ -18,6 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "examples")]
 from measuring import results  # noqa: E402: it is in another folder
+from measuring.machines import this_run  # noqa: E402
 from measuring.options import parser  # noqa: E402
 
 SIZES = argparse.Namespace(width=1024, head=64, layers=26, dropout=0.0, context=128, batch=8, device="cuda")
@@ -106,7 +107,7 @@ def launch(run: Path, in_parts: bool) -> list[dict]:
 
 
 def main(report: Path | None) -> int:
-    bars, figures = results.Bars(), {}
+    bars, figures = results.Bars(), {"run": this_run()}
     with tempfile.TemporaryDirectory() as folder:
         for in_parts in (False, True):
             name = "in parts" if in_parts else "side by side"

@@ -28,6 +28,7 @@ import holdfast
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from measuring import results  # noqa: E402: it is in the folder above
+from measuring.machines import this_run  # noqa: E402
 from measuring.options import parser  # noqa: E402
 from measuring.paired import in_turns, seconds_of  # noqa: E402
 
@@ -144,7 +145,7 @@ def main() -> int:
           f"{costs['cycle_steps']} steps; the watch has taken {costs['own_share']:.2%} of the time")
     passed = (mended["named_and_mended"] == mended["flips"] == mended["alarms"]
               and mended["cycle_steps"] == 1 and mended["equal_bits"] and not costs["left_out"])
-    results.write(given.json, {"device": name, "mended": mended, "cost": costs, "passed": passed})
+    results.write(given.json, {"run": this_run(), "device": name, "mended": mended, "cost": costs, "passed": passed})
     return 0 if passed else 1
 
 

@@ -6,7 +6,9 @@ This imports neither Holdfast nor torch, so that scripts without them can use it
 import contextlib
 import os
 import platform
+import subprocess
 import time
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,28 @@ STOLEN = 7  # the place of "steal" among the times of /proc/stat
 
 def this_machine() -> dict[str, Any]:
     return {"machine": platform.machine(), "processor": processor(), "cores": os.cpu_count()}
+
+
+def this_run() -> dict[str, Any]:
+    """What must stand beside figures so that they can be compared later: machine, versions and date."""
+    return this_machine() | {"gpu": gpu(), "torch": _version("torch"), "python": platform.python_version(),
+                             "date": time.strftime("%Y-%m-%d", time.gmtime())}  # fmt: skip
+
+
+def gpu() -> str:
+    """The name of the GPU and the version of its driver; "" if there is none."""
+    try:
+        return subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
+                              capture_output=True, text=True, check=True).stdout.strip()  # fmt: skip
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def processor() -> str:

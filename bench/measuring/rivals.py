@@ -4,8 +4,9 @@ A rival saves a state, which is a map of tensors, into a place, which is a folde
 """
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
+from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -109,6 +110,77 @@ class DcpAsync(Dcp):
         self.future.result()
 
 
+class DcpStaged(DcpAsync):
+    """With the stager of DCP that its documentation calls full-featured: copies into pinned memory that is
+    shared, on a stream of their own, while training goes on. Without a GPU only the shared memory is left."""
+
+    name = "DCP async_save, DefaultStager"
+    options: dict[str, Any] = {}
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+
+        super().__init__(group)
+        gpu = torch.cuda.is_available()
+        self.stager = DefaultStager(StagingOptions(
+            use_pinned_memory=gpu, use_shared_memory=True, use_async_staging=gpu,
+            use_non_blocking_copy=gpu))  # fmt: skip
+        self.staged: Any = None
+
+    def save(self, state: State, place: Path) -> None:
+        answer = dcp.async_save(state, checkpoint_id=place, async_stager=self.stager, **self.options,
+                                **self._ranks())  # fmt: skip
+        self.staged = getattr(answer, "staging_completion", None)
+        self.future = getattr(answer, "upload_completion", answer)
+
+    @contextlib.contextmanager
+    def updating(self) -> Iterator[None]:
+        if self.staged is not None:
+            self.staged.result()
+        yield
+
+    def close(self) -> None:
+        self.stager.close()
+
+
+class DcpProcess(DcpStaged):
+    """The same, written by a process of its own."""
+
+    name = "DCP async_save, DefaultStager, process"
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
+
+        super().__init__(group)
+        self.options = {"async_checkpointer_type": AsyncCheckpointerType.PROCESS}
+
+
+class Nvrx(Rival):
+    """NVIDIA's Resiliency Extension: torch.save in a process that stays."""
+
+    name = "NVRx async torch.save"
+    in_background = True
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        from nvidia_resiliency_ext.checkpointing.async_ckpt.torch_ckpt import TorchAsyncCheckpoint
+
+        super().__init__(group)
+        self.engine = TorchAsyncCheckpoint()
+
+    def save(self, state: State, place: Path) -> None:
+        place.mkdir(parents=True, exist_ok=True)
+        self.engine.async_save(state, str(place / f"{self.rank}.pt"))
+
+    def wait(self) -> None:
+        self.engine.finalize_async_save(blocking=True)
+
+    def load(self, state: State, place: Path) -> None:
+        fill(state, torch.load(place / f"{self.rank}.pt", weights_only=True))
+
+    def close(self) -> None:
+        self.engine.close()
+
+
 class TorchCheckpointing(Rival):
     name = "torch_checkpointing"
     in_background = True
@@ -147,6 +219,21 @@ class TorchCheckpointing(Rival):
 
 class TorchCheckpointingAtOnce(TorchCheckpointing):
     in_background = False
+
+
+# Those that save while a training goes on, or are what others are compared with. Benches of a training loop
+# measure all of them the same number of times.
+IN_A_LOOP = (TorchSave, Safetensors, DcpAsync, DcpStaged, DcpProcess, TorchCheckpointing, Nvrx)
+PACKAGES = ("torch", "safetensors", "torch_checkpointing", "nvidia-resiliency-ext")
+
+
+def versions() -> dict[str, str]:
+    """The installed packages of the rivals."""
+    out = {}
+    for package in PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            out[package] = metadata.version(package)
+    return out
 
 
 def fill(state: State, loaded: State) -> None:

@@ -3,8 +3,10 @@
     python3 bench/results/chart.py            writes the two SVG files and the table in README.md
     python3 bench/results/chart.py --check    writes nothing; exits with 1 if one of them differs
 
-All figures come from one file, gpu_bench_rivals_h200.json: one run on one machine, in which blocks of
-steps with a save and without took turns.
+The figures of the chart come from one file, gpu_bench_rivals_h200.json: one run on one machine, in which
+blocks of steps with a save and without took turns. Runs on further machines of this kind stand in
+gpu_bench_rivals_*_h200.json. Where the interval of one of them does not overlap with that of the first, the
+table has the range over the machines instead of the interval.
 """
 
 import json
@@ -25,9 +27,13 @@ FIGURES = "gpu_bench_rivals_h200.json"
 LIBRARIES = [
     ("Holdfast", "Holdfast, copy inside the GPU"),
     ("torch_checkpointing", "torch_checkpointing"),
+    ("NVRx, torch.save", "NVRx async torch.save"),
+    ("DCP, DefaultStager, process", "DCP async_save, DefaultStager, process"),
+    ("DCP, DefaultStager", "DCP async_save, DefaultStager"),
     ("DCP async_save", "DCP async_save"),
+    ("safetensors", "safetensors"),
     ("torch.save", "torch.save"),
-]
+]  # those that a run has not measured are left out
 COLUMNS = ["", "a save adds (95 % interval)", "the first save adds", "on disk after"]
 
 WIDTH, LEFT, BAR, GAP, TOP = 720, 170, 22, 14, 52  # pixels
@@ -41,6 +47,26 @@ def read() -> dict:
     return json.loads((FOLDER / FIGURES).read_text())
 
 
+def further() -> list[dict]:
+    """The runs on further machines."""
+    return [json.loads(path.read_text()) for path in sorted(FOLDER.glob("gpu_bench_rivals_*_h200.json"))]
+
+
+def measured() -> list[tuple[str, str]]:
+    figures = read()
+    return [(shown, name) for shown, name in LIBRARIES if name in figures]
+
+
+def over_machines(name: str, key: str) -> str:
+    """A figure with its interval, or with the range over the machines if they do not agree."""
+    seen = [run[name][key] for run in (read(), *further()) if name in run]
+    spans = [one[1:3] if isinstance(one, list) else [one, one] for one in seen]
+    if max(low for low, _ in spans) <= min(high for _, high in spans) or len(seen) == 1:
+        return milliseconds(seen[0])
+    middles = [one[0] if isinstance(one, list) else one for one in seen]
+    return f"{milliseconds(min(middles))} to {milliseconds(max(middles))} on {len(seen)} machines"
+
+
 def milliseconds(value: float | list[float]) -> str:
     """A figure; one that has an interval is shown with it."""
     if isinstance(value, list):
@@ -52,10 +78,9 @@ def milliseconds(value: float | list[float]) -> str:
 
 def table() -> str:
     figures = read()
-    shown = [(name, figures[key]) for name, key in LIBRARIES]
     return pages.table(COLUMNS, (
-        [name, milliseconds(one["save_added_ms"]), milliseconds(one["first_added_ms"]),
-         f"{one['durable_s']:.1f} s"] for name, one in shown)) + "\n"  # fmt: skip
+        [shown, over_machines(name, "save_added_ms"), over_machines(name, "first_added_ms"),
+         f"{figures[name]['durable_s']:.1f} s"] for shown, name in measured())) + "\n"  # fmt: skip
 
 
 def text(x: float, y: float, words: str, colour: str, more: str = "") -> str:
@@ -66,7 +91,7 @@ def chart(mode: str) -> str:
     """An SVG with one bar for each library. The lengths are in proportion to the times."""
     ink, muted, ours, others = COLOURS[mode]
     figures = read()
-    times = [figures[name]["save_added_ms"][0] for _, name in LIBRARIES]
+    times = [figures[name]["save_added_ms"][0] for _, name in measured()]
     scale = (WIDTH - LEFT - 90) / max(times)
     height = TOP + len(times) * (BAR + GAP)
     lines = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
@@ -74,7 +99,7 @@ def chart(mode: str) -> str:
              'font-family="-apple-system, Segoe UI, Helvetica, Arial, sans-serif" font-size="14">',
              text(0, 18, TITLE, ink, ' font-size="16" font-weight="600"'),
              text(0, 38, "shorter is better; the figures are those of the table", muted)]
-    for i, ((shown, _), time) in enumerate(zip(LIBRARIES, times)):
+    for i, ((shown, _), time) in enumerate(zip(measured(), times)):
         y = TOP + i * (BAR + GAP)
         length = max(1.5, time * scale)  # a thinner line could not be seen
         bold = ' font-weight="600"' if i == 0 else ""

@@ -19,9 +19,11 @@ struct ReadCampaign {
   std::vector<Records> parts{};
 };
 
-// A trial, and which bits it has flipped of numbers that have an exponent.
+// A trial, whether it is harmed, and which bits it has flipped of numbers that have an
+// exponent.
 struct Member {
   const TrialRecord* record = nullptr;
+  bool harmed = false;
   bool top = false;   // the highest bit of an exponent
   bool sign = false;
 };
@@ -32,7 +34,6 @@ bool is_nev(const TrialRecord& record) { return record.outcome == Outcome::kNev;
 bool has_timed_out(const TrialRecord& record) {
   return record.outcome == Outcome::kTimedOut;
 }
-bool is_harmed(const TrialRecord& record) { return is_harm(record.outcome); }
 
 // The name that all flips of a trial have in common, or "several".
 template <typename Name>
@@ -44,8 +45,8 @@ std::string common_name(const TrialRecord& record, Name name) {
   return all ? first : "several";
 }
 
-Member member_of(const TrialRecord& record) {
-  Member found{.record = &record};
+Member member_of(const TrialRecord& record, bool harmed) {
+  Member found{.record = &record, .harmed = harmed};
   for (const auto& [flip, role, guessed, layer] : record.flips) {
     const ElementBits mask = flip.mask();
     const auto flips = [&](int bit) { return has_bit(mask, bit); };
@@ -80,7 +81,7 @@ int64_t count_if(const Group& group, bool (*test)(const TrialRecord&)) {
 CountedRate count_low(const Group& group, const CampaignFile& file) {
   const auto golden = file.golden.after_loading("accuracy");
   int64_t low = 0, evaluated = 0;
-  for (const auto& [record, top, sign] : group) {
+  for (const auto& [record, harmed, top, sign] : group) {
     if (!golden || !record->first_accuracy) continue;
     evaluated += 1;
     // An accuracy that is not a number is low, too. A little is left to rounding.
@@ -93,15 +94,19 @@ CountedRate count_low(const Group& group, const CampaignFile& file) {
 TrialGroup count_group(const std::string& name, const Group& group,
                        const CampaignFile& file) {
   TrialGroup found{.name = name, .trials = std::ssize(group)};
-  for (const auto& [record, top, sign] : group) {
+  int64_t harm = 0;
+  for (const auto& [record, harmed, top, sign] : group) {
     const auto outcome = static_cast<size_t>(record->outcome);
+    harm += harmed;
+    found.harm_top_exponent += harmed && top;
+    found.harm_sign_only += harmed && sign && !top;
     found.outcomes[outcome] += 1;
     found.top_exponent[outcome] += top;
     found.sign_only[outcome] += sign && !top;
     found.seconds += record->seconds;
   }
   found.nev = counted_rate(count_if(group, is_nev), found.trials);
-  found.harm = counted_rate(count_if(group, is_harmed), found.trials);
+  found.harm = counted_rate(harm, found.trials);
   found.low_after_loading = count_low(group, file);
   found.guessed = count_if(group, is_role_guessed);
   return found;
@@ -142,10 +147,13 @@ Result<Records> records_of(Env& env, const Path& folder) {
   return records;
 }
 
-Group members_of(const ReadCampaign& campaign) {
+Result<Group> members_of(const ReadCampaign& campaign, const HarmRule& rule) {
   Group found;
   for (const Records& part : campaign.parts) {
-    std::ranges::transform(part, std::back_inserter(found), member_of);
+    for (const TrialRecord& record : part) {
+      const bool harmed = HOLDFAST_TRY(is_harmed(record, campaign.file.golden, rule));
+      found.push_back(member_of(record, harmed));
+    }
   }
   return found;
 }
@@ -208,8 +216,7 @@ bool has_equal_bits(const Pair& pair) {
          (!a->distance || !b->distance || a->distance == b->distance);
 }
 
-void count_pair(const Pair& pair, PairedAnalysis& found) {
-  const bool a = is_harmed(*pair.first), b = is_harmed(*pair.second);
+void count_pair(const Pair& pair, bool a, bool b, PairedAnalysis& found) {
   (a && b ? found.harm.both
    : a    ? found.harm.only_a
    : b    ? found.harm.only_b
@@ -325,10 +332,11 @@ CountedRate counted_rate(int64_t count, int64_t total) {
   return {count, total, wilson_interval(count, total)};
 }
 
-Result<CampaignAnalysis> analyse_campaign(Env& env, std::span<const Path> parts) {
+Result<CampaignAnalysis> analyse_campaign(Env& env, std::span<const Path> parts,
+                                          const HarmRule& rule) {
   const ReadCampaign campaign = HOLDFAST_TRY(read_parts(env, parts));
-  const Group all = members_of(campaign);
-  CampaignAnalysis analysis{.file = campaign.file};
+  const Group all = HOLDFAST_TRY(members_of(campaign, rule).within(parts[0].native()));
+  CampaignAnalysis analysis{.file = campaign.file, .rule = rule};
   const CampaignFile& file = analysis.file;
   analysis.all = count_group("all", all, file);
   analysis.by_bit = groups_by_bit(all, file);
@@ -362,8 +370,16 @@ Result<PairedAnalysis> analyse_pairs(Env& env, const PairedFolders& folders) {
     return not_found("{} and {}: have no trial in common; expected some",
                      of_a.native(), of_b.native());
   }
-  PairedAnalysis found{.deadline_a = a.file.deadline, .deadline_b = b.file.deadline};
-  for (const Pair& pair : pairs) count_pair(pair, found);
+  PairedAnalysis found{.rule = folders.rule,
+                       .deadline_a = a.file.deadline,
+                       .deadline_b = b.file.deadline};
+  for (const Pair& pair : pairs) {
+    const bool of_a_harmed = HOLDFAST_TRY(
+        is_harmed(*pair.first, a.file.golden, folders.rule).within(of_a.native()));
+    const bool of_b_harmed = HOLDFAST_TRY(
+        is_harmed(*pair.second, b.file.golden, folders.rule).within(of_b.native()));
+    count_pair(pair, of_a_harmed, of_b_harmed, found);
+  }
   found.difference = static_cast<double>(found.harm.only_a - found.harm.only_b) /
                      static_cast<double>(found.harm.total());
   found.interval = paired_difference(found.harm);
@@ -373,8 +389,9 @@ Result<PairedAnalysis> analyse_pairs(Env& env, const PairedFolders& folders) {
   return found;
 }
 
-Result<StrataAnalysis> analyse_strata(Env& env, std::span<const Path> folders) {
-  StrataAnalysis found;
+Result<StrataAnalysis> analyse_strata(Env& env, std::span<const Path> folders,
+                                      const HarmRule& rule) {
+  StrataAnalysis found{.rule = rule};
   std::vector<CampaignFile> files;
   for (const Path& folder : folders) {
     files.push_back(HOLDFAST_TRY(read_campaign(env, folder)));
@@ -385,7 +402,12 @@ Result<StrataAnalysis> analyse_strata(Env& env, std::span<const Path> folders) {
     const Records records = HOLDFAST_TRY(records_of(env, folders[i]));
     const auto weight = static_cast<double>(files[i].sites);
     const int64_t total = std::ssize(records);
-    harm.push_back({weight, std::ranges::count_if(records, is_harmed), total});
+    int64_t harmed = 0;
+    for (const TrialRecord& record : records) {
+      harmed += HOLDFAST_TRY(
+          is_harmed(record, files[i].golden, rule).within(folders[i].native()));
+    }
+    harm.push_back({weight, harmed, total});
     nev.push_back({weight, std::ranges::count_if(records, is_nev), total});
     found.trials += total;
   }

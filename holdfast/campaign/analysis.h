@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "holdfast/campaign/campaign_file.h"
+#include "holdfast/campaign/harm_rule.h"
 #include "holdfast/campaign/trial_record.h"
 #include "holdfast/statistics/statistics.h"
 
@@ -33,7 +34,8 @@ struct TrialGroup {
   OutcomeCounts top_exponent{};  // those that flip the highest bit of an exponent
   OutcomeCounts sign_only{};     // those that flip a sign, and no such bit
   CountedRate nev{};
-  CountedRate harm{};  // outcomes up to degraded
+  CountedRate harm{};  // by the rule that was asked for
+  int64_t harm_top_exponent = 0, harm_sign_only = 0;  // those of top_exponent, sign_only
   // Trials whose accuracy after loading is below the golden one by what counts as
   // degraded at the end. Some of them recover. The total has only trials that have
   // evaluated an accuracy after loading; it is 0 if the golden run has not.
@@ -44,6 +46,7 @@ struct TrialGroup {
 
 struct CampaignAnalysis {
   CampaignFile file{};  // that of the first part
+  HarmRule rule{};
   TrialGroup all{};
   // By bit, if trials flip one bit each: "F32 bit 30". Otherwise by whether one of the
   // flips is the highest bit of an exponent: "with a top exponent bit", "without one".
@@ -54,8 +57,10 @@ struct CampaignAnalysis {
 
 // Reads the folder of a campaign, or those of its parts, which are counted together. A
 // campaign that is still running has the trials that are recorded so far. Fails with
-// kConflict unless all parts have the same base, thresholds and golden run.
-Result<CampaignAnalysis> analyse_campaign(Env& env, std::span<const Path> parts);
+// kConflict unless all parts have the same base, thresholds and golden run, and with
+// kInvalid if the golden run has no accuracy and the rule needs one.
+Result<CampaignAnalysis> analyse_campaign(Env& env, std::span<const Path> parts,
+                                          const HarmRule& rule = {});
 
 // How much further one tensor's state is from the golden one in A than in B.
 struct DistancePairs {
@@ -72,6 +77,7 @@ struct DistancePairs {
 inline constexpr double kDistanceMargin = 0.3;
 
 struct PairedAnalysis {
+  HarmRule rule{};
   PairCounts harm{};
   double difference = 0;  // the rate of harm in A minus that in B
   Interval interval{};
@@ -96,6 +102,7 @@ struct PairedFolders {
   // Whether the base of B is that of A in another format, with other names and places of
   // the same numbers. Then plans are the same if they change the same numbers alike.
   bool converted = false;
+  HarmRule rule{};
 };
 
 // Compares two campaigns with the same plans, part by part and trial by trial. Trials
@@ -105,12 +112,14 @@ Result<PairedAnalysis> analyse_pairs(Env& env, const PairedFolders& folders);
 
 // Campaigns as parts of one population, each with the weight of its sites.
 struct StrataAnalysis {
+  HarmRule rule{};
   int64_t trials = 0;
   RateEstimate harm{};
   RateEstimate nev{};
 };
 
 // Fails with kInvalid if a campaign has no number of sites (--anywhere, --plan).
-Result<StrataAnalysis> analyse_strata(Env& env, std::span<const Path> folders);
+Result<StrataAnalysis> analyse_strata(Env& env, std::span<const Path> folders,
+                                      const HarmRule& rule = {});
 
 }  // namespace holdfast

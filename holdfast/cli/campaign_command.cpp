@@ -22,6 +22,7 @@ Examples:
   holdfast campaign analyse ddp.* --against horovod.*   the same, in parts
   holdfast campaign analyse ddp.* --parts               parts of one campaign
   holdfast campaign analyse bit-* --strata              parts of one population
+  holdfast campaign analyse sdc --rule accuracy:5       harm is 5 points of accuracy less
 
 run: each trial alters a copy of BASE and lets the command after -- continue from it.
 In the command, {checkpoint} is the altered copy, {log} is where it writes lines of JSON
@@ -29,7 +30,8 @@ such as {"step": 1, "loss": 0.5}, and {state} is where it writes its tensors at 
 First the command runs twice with an unaltered copy; these golden runs must agree in
 every bit. What was recorded is not repeated: the same call continues a campaign.
 
-A trial's outcome is the first of this list that fits. Harm is up to degraded.
+A trial's outcome is the first of this list that fits. Harm is up to degraded, or with
+`analyse --rule accuracy:5` an accuracy at the end that is 5 points lower, or no end.
   refused    the command exited with 3, or logged nothing and said that the file is damaged
   crashed    the command failed, or ended before the last step
   timed out  it took longer than --deadline
@@ -52,6 +54,7 @@ struct CampaignArguments {
               spiked_loss = "2";
   bool state = false, serve = false, json = false;
   bool parts = false, strata = false, converted = false;  // of analyse
+  std::string rule = "outcome";                           // of analyse, too
 };
 
 Result<Thresholds> read_thresholds(const CampaignArguments& a) {
@@ -69,6 +72,9 @@ Result<void> check_run_call(const CampaignArguments& a) {
     return invalid(
         "campaign run: {} paths; expected one BASE, and the command after --",
         a.paths.size());
+  }
+  if (a.rule != "outcome") {
+    return invalid("campaign run: --rule is given; expected it with analyse only");
   }
   if (a.folder.empty()) {
     return invalid("campaign run: -o is not given; expected a folder for the results");
@@ -173,20 +179,23 @@ Result<void> check_analyse_call(const CampaignArguments& a) {
 
 Result<std::string> analysed(const Context& context, const CampaignArguments& a) {
   const std::vector<Path> folders(a.paths.begin(), a.paths.end());
+  const HarmRule rule = HOLDFAST_TRY(parse_harm_rule(a.rule).within("--rule"));
   if (a.strata) {
-    const StrataAnalysis strata = HOLDFAST_TRY(analyse_strata(context.env, folders));
+    const StrataAnalysis strata =
+        HOLDFAST_TRY(analyse_strata(context.env, folders, rule));
     return a.json ? strata_json(strata) + "\n" : strata_text(strata);
   }
   if (a.against.empty() && (a.parts || folders.size() == 1)) {
     const CampaignAnalysis analysis =
-        HOLDFAST_TRY(analyse_campaign(context.env, folders));
+        HOLDFAST_TRY(analyse_campaign(context.env, folders, rule));
     return a.json ? analysis_json(folders, analysis) + "\n"
                   : analysis_text(folders, analysis);
   }
   PairedFolders sides{.a = folders,
                       .b = {a.against.begin(), a.against.end()},
-                      .converted = a.converted};
-  if (a.against.empty()) sides = {{folders[0]}, {folders[1]}, a.converted};
+                      .converted = a.converted,
+                      .rule = rule};
+  if (a.against.empty()) sides.a = {folders[0]}, sides.b = {folders[1]};
   const PairedAnalysis pairs = HOLDFAST_TRY(analyse_pairs(context.env, sides));
   return a.json ? pairs_json(sides, pairs) + "\n" : pairs_text(pairs);
 }
@@ -233,6 +242,9 @@ std::vector<Option> campaign_options(CampaignArguments& a) {
             &a.converted},
            {"--strata", "Analyse folders as parts of one population, by their sites",
             &a.strata},
+           {"--rule",
+            "What analyse counts as harm: outcome, or accuracy:POINTS lower at the end",
+            &a.rule},
            {"--json", "Print JSON, for programs", &a.json}}) {
     options.push_back(std::move(option));
   }

@@ -105,6 +105,8 @@ OrderedJson groups_json(const std::vector<TrialGroup>& groups) {
                     {"outcomes", counts_json(group.outcomes)},
                     {"top_exponent", counts_json(group.top_exponent)},
                     {"sign_only", counts_json(group.sign_only)},
+                    {"harm_top_exponent", group.harm_top_exponent},
+                    {"harm_sign_only", group.harm_sign_only},
                     {"low_after_loading", low_json(group.low_after_loading)},
                     {"seconds", group.seconds}});
   }
@@ -161,6 +163,11 @@ std::string counts_text(const OutcomeCounts& counts) {
   return parts.empty() ? "none" : fmt::format("{}", fmt::join(parts, ", "));
 }
 
+// A line such as "harm by accuracy:5"; nothing for the usual rule.
+std::string rule_text(const HarmRule& rule) {
+  return rule.accuracy_points ? fmt::format("harm by {}\n", to_string(rule)) : "";
+}
+
 // "sdc", "ddp.0 and 13 more".
 std::string parts_text(std::span<const Path> parts) {
   const std::string first = printable(parts[0].native());
@@ -210,10 +217,11 @@ std::string campaign_text(const std::string& folder, const CampaignResult& done,
 std::string analysis_text(std::span<const Path> parts,
                           const CampaignAnalysis& analysis) {
   const TrialGroup& all = analysis.all;
-  std::string text = fmt::format("{}: {} trials of {}\n{}\n\n", parts_text(parts),
+  std::string text = fmt::format("{}: {} trials of {}\n{}\n{}\n", parts_text(parts),
                                  human_count(all.trials),
                                  printable(analysis.file.base),
-                                 to_string(analysis.file.thresholds));
+                                 to_string(analysis.file.thresholds),
+                                 rule_text(analysis.rule));
   Table outcomes;
   outcomes.add({"outcome", "trials", "rate", "95 %"});
   for (const Outcome outcome : kAllOutcomes) {
@@ -236,10 +244,11 @@ std::string analysis_text(std::span<const Path> parts,
 std::string pairs_text(const PairedAnalysis& pairs) {
   const PairCounts& harm = pairs.harm;
   std::string text = fmt::format(
-      "{} pairs, {} with the same outcome\nharm: {} in both, {} only in the first, {} "
+      "{} pairs, {} with the same outcome\n{}harm: {} in both, {} only in the first, {} "
       "only in the second, {} in neither\ndifference {:.2f} points ({}), p = {:.3g} "
       "(exact McNemar)\n",
-      human_count(harm.total()), human_count(pairs.equal), human_count(harm.both),
+      human_count(harm.total()), human_count(pairs.equal), rule_text(pairs.rule),
+      human_count(harm.both),
       human_count(harm.only_a), human_count(harm.only_b), human_count(harm.neither),
       100 * pairs.difference, range_text(pairs.interval), pairs.p);
   text += fmt::format(
@@ -270,8 +279,8 @@ std::string pairs_text(const PairedAnalysis& pairs) {
 
 std::string strata_text(const StrataAnalysis& strata) {
   return fmt::format(
-      "together: {} trials, weighted by sites\nN-EV {} ({})\nharm {} ({})\n",
-      human_count(strata.trials), percent(strata.nev.rate),
+      "together: {} trials, weighted by sites\n{}N-EV {} ({})\nharm {} ({})\n",
+      human_count(strata.trials), rule_text(strata.rule), percent(strata.nev.rate),
       range_text(strata.nev.interval), percent(strata.harm.rate),
       range_text(strata.harm.interval));
 }
@@ -309,7 +318,10 @@ std::string analysis_json(std::span<const Path> parts,
                  {"trials", all.trials},
                  {"seconds", all.seconds},
                  {"outcomes", outcomes_json(all)},
+                 {"rule", to_string(analysis.rule)},
                  {"harm", rate_json(all.harm)},
+                 {"harm_top_exponent", all.harm_top_exponent},
+                 {"harm_sign_only", all.harm_sign_only},
                  {"top_exponent", counts_json(all.top_exponent)},
                  {"sign_only", counts_json(all.sign_only)},
                  {"low_after_loading", low_json(all.low_after_loading)}});
@@ -328,6 +340,7 @@ std::string pairs_json(const PairedFolders& folders, const PairedAnalysis& pairs
                      {"same_outcome", pairs.equal},
                      {"same_bits", pairs.equal_bits},
                      {"same_golden", pairs.same_golden},
+                     {"rule", to_string(pairs.rule)},
                      {"nev_in_one_only", pairs.nev_once},
                      {"without_end", pairs.without_end},
                      {"harm",
@@ -344,7 +357,8 @@ std::string pairs_json(const PairedFolders& folders, const PairedAnalysis& pairs
 }
 
 std::string strata_json(const StrataAnalysis& strata) {
-  return print_json({{"trials", strata.trials},
+  return print_json({{"rule", to_string(strata.rule)},
+                     {"trials", strata.trials},
                      {"nev", estimate_json(strata.nev)},
                      {"harm", estimate_json(strata.harm)}});
 }

@@ -14,7 +14,8 @@ from measuring.machines import this_machine
 from measuring.pages import Section
 from measuring.figures_file import Figures
 from recovery_jobs import Kill, Line
-from recovery_page import COMMAND, DOCS, ratios, sections
+from recovery_page import COMMAND, DOCS, geometric, ratios, sections
+from recovery_swift import Setting, setting_rates
 
 FIGURES = json.loads((ROOT / "bench/results/recovery.json").read_text())
 OTHER = {"machine": "pdp11", "processor": "", "cores": 1, "load": 0.0}
@@ -67,6 +68,31 @@ class RecoveryPageTest(unittest.TestCase):
     def test_a_run_is_compared_with_holdfast_under_the_same_kills(self):
         ours = [{"sequence": 0, "total": 1.0}, {"sequence": 1, "total": 2.0}]
         self.assertEqual(ratios([{"sequence": 1, "total": 6.0}], ours), [3.0])
+
+    def test_intervals_of_ratios_do_not_reach_below_zero(self):
+        middle, low, high = geometric([0.5, 2.0, 8.0])
+        self.assertAlmostEqual(middle, 2.0)
+        self.assertTrue(0 < low < middle < high)
+        self.assertAlmostEqual(low * high, middle**2)
+
+
+class SwiftTest(unittest.TestCase):
+    def test_a_rival_whose_lost_steps_are_free_reaches_the_factor_at_no_rate(self):
+        setting = Setting("free", 100, (100, 100), 100, 25.0)
+        made = setting_rates(setting, 1.0, lambda cost, step, mtbf: 1 + cost.restart / mtbf)
+        self.assertTrue(all(one["crossing"] is None for one in made["bounds"]))
+
+    def test_what_a_restart_redoes_makes_the_factor(self):
+        """By hand: (1 + (20 + 50) / m) / (1 + 10 / m) is 1.16 at m = 365."""
+        def total(cost, step, mtbf):
+            interval = float(cost.schedule.removesuffix("s"))
+            return 1 + (cost.restart + interval / 2) / mtbf
+
+        made = setting_rates(Setting("one", 100, (100, 100), 100, 10.0), 1.0, total)
+        for one in made["bounds"]:
+            self.assertAlmostEqual(one["step"], 1.0)
+            self.assertAlmostEqual(one["crossing"], 365, delta=8)  # interpolated
+            self.assertGreater(one["ratios"][0], 1.16)
 
 
 class FiguresTest(unittest.TestCase):
