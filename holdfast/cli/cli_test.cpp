@@ -140,12 +140,12 @@ TEST_F(CliTest, EveryWrongCallIsOneSentenceAndExitCode2) {
       "fly",
       "fly: is not a verb; expected ls, show, verify, diff, export, convert, "
       "gc, pin, unpin, plan, reshard, interval, simulate, launch, resize, rehearse, bench, "
-      "inject, campaign, seal, repair, completion");
+      "inject, campaign, seal, repair, index, mount, completion");
   expect_wrong_call(
       "",
       "no verb; expected ls, show, verify, diff, export, convert, gc, pin, unpin, "
       "plan, reshard, interval, simulate, launch, resize, rehearse, bench, inject, "
-      "campaign, seal, repair, completion");
+      "campaign, seal, repair, index, mount, completion");
   write("deep.json", std::string(1'000'000, '['));
   expect_wrong_call("plan --from deep.json --to deep.json",
                     "deep.json: more than 64 levels deep");

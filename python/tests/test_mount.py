@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 from command import PROGRAM, run
@@ -117,7 +118,7 @@ def test_tokens_are_shown_without_anything_between_them(tmp_path):
 
 
 @MOUNTS
-def test_parts_of_archives_are_whole_archives(tmp_path):
+def test_parts_of_archives_and_records_are_whole_files_of_their_kind(tmp_path):
     import io
     import tarfile
 
@@ -127,6 +128,9 @@ def test_parts_of_archives_are_whole_archives(tmp_path):
                 info = tarfile.TarInfo(f"{n}.{field}")
                 info.size = n * 100
                 tar.addfile(info, io.BytesIO(bytes([n]) * info.size))
+    folder = Path(__file__).parents[2] / "tests/fixtures/tensorflow"
+    for shard in folder.glob("records.tfrecord-*"):
+        (tmp_path / shard.name).write_bytes(shard.read_bytes())
     order = Sequence(20, 4, seed=0).indices(0, 20)
     with Mount(tmp_path / "m", tmp_path / "a.tar", "--batch", 4) as mount:
         names = []
@@ -136,6 +140,11 @@ def test_parts_of_archives_are_whole_archives(tmp_path):
                 assert all(len(tar.extractfile(one).read()) == int(one.name.split(".")[0]) * 100
                            for one in tar.getmembers())
         assert sorted(names) == sorted(f"{n}.{field}" for n in order for field in ("jpg", "cls"))
+    with Mount(tmp_path / "m", tmp_path / "records*", "--batch", 4, "--no-shuffle") as mount:
+        parts = list((mount.folder / "from-0-of-1/worker-0").glob("part-*"))
+        assert [part.name for part in parts] == ["part-00000.tfrecord"]
+        assert parts[0].read_bytes() == b"".join(
+            path.read_bytes() for path in sorted(folder.glob("records.tfrecord-*")))
 
 
 JOB = """

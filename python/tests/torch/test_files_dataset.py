@@ -7,6 +7,8 @@ import pickle
 import random
 import re
 import tarfile
+import tempfile
+from pathlib import Path
 
 import numpy
 import pytest
@@ -139,6 +141,14 @@ def test_archives_are_read_as_webdataset_reads_them(tmp_path, format):
     want = [sample for file in range(2) for sample in webdataset_samples(tmp_path / f"{file}.tar")]
     assert len(want) > 39
     assert files.__getitems__(range(len(files))) == want
+
+
+def test_records_are_those_that_tensorflow_wrote():
+    """tests/fixtures/tensorflow/make_records.py wrote the files and the list with TensorFlow."""
+    folder = Path(__file__).parents[3] / "tests/fixtures/tensorflow"
+    want = [bytes.fromhex(one) for one in json.loads((folder / "records.json").read_text())]
+    with tempfile.TemporaryDirectory() as index:
+        assert Files(folder / "records.tfrecord-0000?-of-00002", index=index).__getitems__(range(len(want))) == want
 
 
 @pytest.mark.parametrize("workers", [0, 2])
