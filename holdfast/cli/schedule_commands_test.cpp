@@ -214,7 +214,7 @@ TEST_F(ScheduleCommandTest, IntervalSaysWhichBordersToLogByTheEventsOfTheRanks) 
   EXPECT_LT(seen["seconds"], seen["seconds_none"]);
   EXPECT_GT(seen["seconds"], seen["seconds_all"]);
   const Ran ran = run(line);
-  EXPECT_NE(ran.out.find("20.00 KB of 20.00 KB for 10 steps"), std::string::npos)
+  EXPECT_NE(ran.out.find("20.00 kB of 20.00 kB for 10 steps"), std::string::npos)
       << ran.out << ran.err;
   tell(1, "1>0 -3");
   EXPECT_EQ(run(line).code, 2);

@@ -100,7 +100,7 @@ HOW = {
     "other model": "the replacement has another model",
     "stops first": "the launcher gets SIGTERM right before a rank dies",
     "gpipe": "stages in another schedule", "interleaved": "the same, with two stages on each rank",
-    "zero bubble": "the same", "keeps nothing": "Recover(log=None)", "keeps little": "8 kB of messages",
+    "zero bubble": "the same", "keeps nothing": "Recover(log=None)", "keeps little": "room for less than one step of messages",
     "spills": "4 kB of messages, and more in a folder",
     "other threads": "a replacement has another number of threads",
     "restores nothing": "a control: the step is made again from where it was",
@@ -530,7 +530,7 @@ def recover():
     if "keeps nothing" in how:
         return holdfast.Recover(log=None)
     if "keeps little" in how:
-        return holdfast.Recover(log="messages", memory="8KB")
+        return holdfast.Recover(log="messages", memory="300B")
     if "spills" in how:
         os.makedirs(f"{run}.spill", exist_ok=True)
         return holdfast.Recover(log="messages", memory=4000, spill=f"{run}.spill")

@@ -35,25 +35,28 @@ def test_each_stage_comes_back_alone_wherever_it_dies(tmp_path, whole):
     assert replayed[0] == 3 and all(replayed), replayed
 
 
+@LONG
 def test_messages_that_do_not_fit_into_memory_come_back_from_a_folder(tmp_path, whole):
     assert check(tmp_path, whole, ["1:8:after backward"], ["spills"])[0] >= 3
 
 
+@LONG
 def test_a_second_death_of_the_same_stage_or_of_another_one(tmp_path, whole):
     check(tmp_path, whole, ["1:7:forward", "1:8:forward", "2:9:after update"])
 
 
 @pytest.mark.parametrize("how, why", [
-    (["keeps nothing"], "keeps no messages: log=None"),
+    pytest.param(["keeps nothing"], "keeps no messages: log=None", marks=LONG),
     (["keeps little"], "has not kept all messages since step"),
     (["other threads"], "threads: differs from what the lost rank had told"),
-    (["spoils a weight"], "seal: differs from what the lost rank had told"),
+    pytest.param(["spoils a weight"], "seal: differs from what the lost rank had told", marks=LONG),
 ], ids=lambda one: "-".join(one) if isinstance(one, list) else "")
 def test_without_all_messages_or_with_other_bits_all_ranks_start_again(tmp_path, whole, how, why):
     ran = Ran("stages", tmp_path / "run", STEPS, ["1:8:after backward"], how)
     ran.check_restart(whole("stages", STEPS), why)
 
 
+@LONG
 def test_neighbours_that_die_together_start_all_ranks_again(tmp_path, whole):
     ran = Ran("stages", tmp_path / "run", STEPS, ["0:8:after backward", "1:8:after backward"])
     ran.check_restart(whole("stages", STEPS), "expected what other ranks said")
