@@ -61,6 +61,14 @@ class Digits(nn.Module):
         return self.fc(F.relu(self.bn2(self.conv2(x))).flatten(1))
 
 
+class PlainDigits(Digits):
+    """The same without batch normalization."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bn1, self.bn2 = nn.Identity(), nn.Identity()
+
+
 class Bottleneck(nn.Module):
     """Three convolutions with a shortcut around them."""
 
@@ -109,7 +117,7 @@ class ResNet50(nn.Module):
         return self.fc(x.mean((2, 3)))
 
 
-MODELS = {"digits": Digits, "resnet50": ResNet50}
+MODELS = {"digits": Digits, "plain": PlainDigits, "resnet50": ResNet50}
 
 
 @cache
@@ -367,7 +375,7 @@ def parameters_of(model: nn.Module, step: int) -> dict[str, torch.Tensor]:
     """A copy of the parameters of each layer, as one tensor."""
     return {f"step-{step}.{name}": torch.cat([each.detach().flatten() for each in
                                               layer.parameters()])
-            for name, layer in model.named_children()}  # fmt: skip
+            for name, layer in model.named_children() if any(True for _ in layer.parameters())}  # fmt: skip
 
 
 def train(args: argparse.Namespace, ranks: Alone, checkpoint: str | None, log: str | None,

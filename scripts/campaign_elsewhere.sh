@@ -12,7 +12,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 place=.cache/elsewhere
-cells=('bit-*' 'count-*' 'role-*' 'layer-*' 'moment-*' 'precision-*' 'sampling-*')
+cells=('bit-*' 'count-*' 'crucial-*' 'role-*' 'layer-*' 'moment-*' 'precision-*' 'sampling-*')
 
 # Copies the program with all libraries and the loader of this machine, because another machine may have
 # an older C library. The processes that the program starts keep the libraries of their own machine.

@@ -20,7 +20,8 @@ COMMANDS = {
 
 def figure_text(figure: dict[str, Any]) -> str:
     if "GB/s" in figure:
-        return f"{statistics.median(figure['GB/s']):.2f}"
+        low, middle, high = statistics.quantiles(figure["GB/s"], n=4, method="inclusive")
+        return f"{middle:.2f} ({low:.2f} to {high:.2f})"
     text = f"{figure['median']:.2f}"
     if "lower" in figure:
         text += f" ({figure['lower']:.2f} to {figure['upper']:.2f})"
@@ -39,7 +40,8 @@ def figures_table(name: str, results: Path) -> str:
         return "Not measured on a quiet machine yet.\n"
     figures = json.loads(path.read_text())
     rows = [[each, figure_text(figure), bar_text(figure)] for each, figure in figures.items()]
-    return table(["figure", "median (quartiles)", "bar"], rows) + "\n"
+    spread = any("(" in text for _, text, _ in rows)
+    return table(["figure", "median (quartiles)" if spread else "median", "bar"], rows) + "\n"
 
 
 MEASURED = {name: (lambda results, name=name: figures_table(name, results)) for name in COMMANDS}

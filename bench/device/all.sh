@@ -3,8 +3,9 @@
 # its bars: bench/device/all.sh [--out FOLDER] [PART...]
 #
 # Parts, in this order: seal exchange check ordering save resize campaign. Each writes PART.json and PART.log
-# to the folder (default: build/gpu), and a summary comes last. Exits with 1 if a part fails. The part
-# pairs, which takes half an hour and no GPU, runs only if it is named (pairs.sh).
+# to the folder (default: build/gpu), and a summary comes last. Exits with 1 if a part fails. Two parts run
+# only if they are named: crucial, which flips bit 30 alone in a ResNet-50, and pairs, which takes half an
+# hour and no GPU (pairs.sh).
 #
 # Needs g++, CMake, fmt, nlohmann-json and a Python with its headers and torch. What else is missing is
 # looked for in .cache/carried, which pack.sh fills on another machine.
@@ -46,6 +47,8 @@ run_part() {
     resize) python3 bench/device/gpu_resize.py --json "$out/resize.json" ;;
     campaign) python3 bench/device/campaign_gpu.py --holdfast "$built/holdfast/bin/holdfast" \
       --json "$out/campaign.json" ;;
+    crucial) python3 bench/device/campaign_gpu.py --holdfast "$built/holdfast/bin/holdfast" \
+      --bits 30 --trials 200 --json "$out/crucial.json" ;;
     pairs) bench/device/pairs.sh "$out" ;;
     *) echo "all.sh: no part $1" >&2; return 2 ;;
   esac

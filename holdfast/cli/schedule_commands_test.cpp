@@ -81,12 +81,19 @@ TEST_F(ScheduleCommandTest, AnUnevenScheduleListsItsTimes) {
 }
 
 TEST_F(ScheduleCommandTest, TheLimitOfFirstOrderCostsIsPrinted) {
-  const std::string line =
-      "interval --stall 30s --length 3h --curve exp:1,1h --objective "
-      "progress --mtbf ";
-  EXPECT_NE(run(line + "10m").out.find("A failure comes every 20 stalls"),
-            std::string::npos);
-  EXPECT_EQ(run(line + "30m").out.find("A failure comes every"), std::string::npos);
+  const auto out = [&](const std::string& objective, const std::string& mtbf) {
+    return run("interval --stall 30s --length 3h --curve exp:1,1h --mtbf " + mtbf +
+               " --objective " + objective).out;
+  };
+  const auto says = [](const std::string& text, const char* words) {
+    return text.find(words) != std::string::npos;
+  };
+  EXPECT_TRUE(says(out("explore", "10m"), "A failure comes every 20 stalls"));
+  EXPECT_FALSE(says(out("explore", "30m"), "A failure comes every"));
+  for (const char* objective : {"progress", "priced"}) {
+    EXPECT_TRUE(says(out(objective, "10m"), "costs are the exact expectation")) << objective;
+    EXPECT_TRUE(says(out(objective, "30m"), "exact to the first order")) << objective;
+  }
 }
 
 // Each row compares the same rule at another failure rate, so more frequent failures

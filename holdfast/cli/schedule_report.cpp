@@ -10,10 +10,6 @@ namespace holdfast {
 namespace {
 
 constexpr double kBarWidth = 40;
-// With fewer stalls between two failures, first-order costs are too low for long
-// intervals. By simulation of the objective progress, daly-exact costs 0.5 % less than
-// the first-order optimum at 20 stalls, 2 % less at 5 and 7 % less at 2.
-constexpr double kManyStalls = 30;
 
 // The cost is a time if the objective is delay, and a loss otherwise.
 std::string cost_text(const Problem& problem, double cost) {
@@ -159,7 +155,7 @@ std::string exactness_text(const IntervalReport& report) {
   const Problem& p = report.read.problem;
   const double mtbf = 1 / p.mean_failure_rate();
   std::string out = "costs are exact to the first order in the failure rate";
-  if (mtbf < kManyStalls * p.stall) {
+  if (has_few_stalls(p)) {
     out += fmt::format(
         ". A failure comes every {:.0f} stalls:\nbelow {:g} stalls a schedule with "
         "more saves, "

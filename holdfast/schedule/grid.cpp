@@ -90,6 +90,10 @@ Result<Grid> Grid::build(Problem problem) {
   }
   Weights weights = weigh(p, grid.last_);
   grid.prices_ = std::move(weights.price);
+  if (ExactProgress::holds_for(p)) {
+    grid.progress_.emplace(p, weights.dangers.front().left, grid.prices_, grid.cell_);
+    return grid;
+  }
   for (Danger& danger : weights.dangers) grid.add_danger(std::move(danger));
   return grid;
 }
@@ -122,6 +126,7 @@ double Grid::cost(int64_t i, int64_t j) const {
     const double grown = (j == last_ ? growth_to_end_ : growth_)[b - a];
     return exact_->of_growth(time(i), time(j - i), grown);
   }
+  if (progress_) return progress_->cost(i, j);
   double sum = j == last_ ? 0 : prices_[b];
   for (const Component& c : components_) {
     sum += c.left[a] * (c.danger[a] - c.danger[b]) - (c.sum[a] - c.sum[b]);
@@ -152,7 +157,7 @@ double Grid::price_at(double x) const {
 
 Grid::End Grid::end_at(double x) const {
   End out{.time = x};
-  if (exact_) return out;
+  if (exact()) return out;
   const bool ends = x >= problem_.length;
   if (x > 0 && !ends) out.price = price_at(x);
   const double durable = x > 0 ? x + problem_.persist : 0;
@@ -173,6 +178,7 @@ Grid::End Grid::end_at(double x) const {
 
 double Grid::cost_between(const End& from, const End& to) const {
   if (exact_) return exact_->interval(from.time, to.time);
+  if (progress_) return progress_->cost_between(from.time, to.time);
   double sum = to.price;
   for (size_t c = 0; c < any_time_.size(); ++c) {
     sum += from.left[c] * (from.danger[c] - to.danger[c]) - (from.sum[c] - to.sum[c]);

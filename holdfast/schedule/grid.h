@@ -8,9 +8,10 @@
 //
 // where a_j is the price of the stall (0 at the end). Each component c is a danger with
 // its rate R_c, which may jump, and with G_c, what a rollback loses: time, or progress
-// of the loss. This is exact to the first order in the danger. For the objective delay
-// with a constant danger, the exact expectation for any number of failures is used
-// instead (exact_delay_internal.h).
+// of the loss. This is exact to the first order in the danger. With a constant danger,
+// the exact expectation for any number of failures is used instead: always for the
+// objective delay (exact_delay_internal.h), and for progress and priced if there are few
+// stalls between two failures (exact_progress_internal.h).
 //
 // A schedule whose saves are not at positions has a cost too, by the same integrals at
 // the times of its saves.
@@ -27,6 +28,7 @@
 #include <vector>
 
 #include "holdfast/schedule/exact_delay_internal.h"
+#include "holdfast/schedule/exact_progress_internal.h"
 #include "holdfast/schedule/mesh_integral_internal.h"
 #include "holdfast/schedule/problem.h"
 #include "holdfast/schedule/weights_internal.h"
@@ -64,7 +66,7 @@ class Grid {
   // be in flight.
   int64_t gap() const { return gap_; }
   // True if cost() is exact for any number of failures.
-  bool exact() const { return exact_.has_value(); }
+  bool exact() const { return exact_.has_value() || progress_.has_value(); }
 
   // One danger at each position: `left` is G(end) - G(x_j), `danger` is the rate from
   // d_j to the end, and `sum` is the integral of `left` over that rate.
@@ -101,6 +103,7 @@ class Grid {
   };
   std::vector<AnyTime> any_time_;
   std::optional<ExactDelay> exact_;
+  std::optional<ExactProgress> progress_;
   // ExactDelay::growth() by j - i, and the same for an interval that ends the job.
   std::vector<double> growth_, growth_to_end_;
 };

@@ -21,7 +21,9 @@ constexpr double kGuessedStall = 1, kGuessedPersist = 10;
 constexpr double kEnoughFailures = 3;
 // These hold while no failure rate is known.
 constexpr double kMostLost = 300;  // seconds of work
-constexpr double kDearest = 0.01;  // the share of the time that dear stalls may take
+// The share of the time that protection may cost: how much more stalls take than at the
+// interval that is best for the guessed rate.
+constexpr double kPriceOfUnknown = 0.002;
 constexpr double kEarly = 0.25;    // an early interval, as a share of the work so far
 constexpr double kShortest = 10;   // the shortest early interval, in seconds
 constexpr double kUsualBytes = 4e12;  // a day, which SSDs of some TB stand for years
@@ -117,6 +119,7 @@ void Scheduler::update_interval() {
   chosen_for_stall_ = stall();
   chosen_for_persist_ = persist();
   Choice choice = limit_interval(choose());
+  if (protects()) choice.why += price_text(choice.interval);
   // COCI's interval grows a little with each save, and bounds are kept to the second.
   const bool moves = std::get<Policy>(options_.every) == Policy::kCoci || protects();
   const bool keeps = interval_ > 0 && !moves &&
@@ -234,16 +237,28 @@ Scheduler::Choice Scheduler::choose_delay(std::string_view why, double danger) c
 // until the save is durable.
 Scheduler::Choice Scheduler::longest_safe() const {
   const double most = kMostLost - persist() - steps_.step();
-  if (interval_of_dear().interval >= most) return interval_of_dear();
+  if (shortest_affordable().interval >= most) return shortest_affordable();
   return {most, fmt::format("{}at most {:g} min of work can be lost", kUnknown,
                             kMostLost / 60)};
 }
 
-// The interval of dear saves while no failure rate is known.
-Scheduler::Choice Scheduler::interval_of_dear() const {
-  return {at_least(stall() / kDearest),
-          fmt::format("{}stalls of {} take at most {:g} % of the time", kUnknown,
-                      duration_text(stall()), kDearest * 100)};
+// The shortest interval that protection may ask for while no failure rate is known. Time
+// without failures makes the guessed failures rarer, and so this interval longer.
+Scheduler::Choice Scheduler::shortest_affordable() const {
+  const double best = daly_exact(stall(), danger());
+  const double share = best > 0 ? stall() / best : 0;
+  return {at_least(stall() / (share + kPriceOfUnknown)),
+          fmt::format("{}stalls of {} are too long to save more often", kUnknown,
+                      duration_text(stall()))};
+}
+
+// How much more stalls take at this interval than at the best one for the guessed rate.
+std::string Scheduler::price_text(double interval) const {
+  const double best = daly_exact(stall(), danger());
+  if (!(best > 0) || !(interval > 0)) return "";
+  const double price = stall() / interval - stall() / best;
+  if (!(price > 1e-6)) return "";
+  return fmt::format(", at a price of {:.2g} % of the time", 100 * price);
 }
 
 // Bounds what can be lost while no failure rate is known. Early in training the loss
@@ -253,7 +268,7 @@ Scheduler::Choice Scheduler::choose_safe() const {
       failures_.exposure() / static_cast<double>(options_.workers) - (work_ - anchor_);
   const double early = std::max(kEarly * done, kShortest);
   if (early >= longest_safe().interval) return longest_safe();
-  if (interval_of_dear().interval >= early) return interval_of_dear();
+  if (shortest_affordable().interval >= early) return shortest_affordable();
   return {early,
           fmt::format("{}early in training, at most a quarter of the work so far, "
                       "or {:g} s",

@@ -8,6 +8,7 @@
 #include "holdfast/base/testing.h"
 #include "holdfast/simulate/allocate.h"
 #include "holdfast/schedule/intervals.h"
+#include "holdfast/schedule/optimum.h"
 #include "holdfast/schedule/policies.h"
 #include "holdfast/base/random_stream.h"
 #include "holdfast/simulate/tiers.h"
@@ -242,6 +243,61 @@ TEST(SimulateTest, StopsTellWhatIsInHandAndWhatIsDurable) {
   options.stop_at = 930;  // in flight since 915
   const SimulatedSchedule flying = run_one(p, every(300, p.length), options);
   EXPECT_NEAR(flying.at(Metric::kDurable).mean, p.curve.drop(600, 930), 1e-12);
+}
+
+// A job that fails once in so many stalls.
+Problem failing_after(double stalls, Objective objective, double persist) {
+  Problem p{.length = 1000, .stall = 10, .persist = persist, .mtbf = 10 * stalls};
+  p.objective = objective;
+  p.curve = falling(1, 1 / 700.0, 0.1);
+  return p;
+}
+
+Metric metric_of(const Problem& p) {
+  return p.objective == Objective::kPriced ? Metric::kPriced : Metric::kProgress;
+}
+
+TEST(SimulateTest, ExactCostsOfProgressAreThoseOfTheSimulation) {
+  for (const Objective objective : {Objective::kProgress, Objective::kPriced}) {
+    for (const double stalls : {3.0, 8.0, 25.0}) {
+      for (const double persist : {0.0, 30.0}) {
+        Problem p = failing_after(stalls, objective, persist);
+        if (objective == Objective::kPriced) p.price = 2;
+        const Grid grid = Grid::build(p).value();
+        ASSERT_TRUE(grid.exact());
+        // The last save of the second schedule may be durable only after the end.
+        for (const double interval : {41.0, 109.0}) {
+          const Schedule schedule = every(interval, p.length);
+          const SimulatedSchedule seen = run_one(p, schedule, {.runs = 2000});
+          const Summary& cost = seen.at(metric_of(p));
+          EXPECT_NEAR(grid.cost(schedule), cost.mean, 2 * cost.half)
+              << name_of(objective) << ", " << stalls << " stalls, persist " << persist
+              << ", every " << interval;
+        }
+      }
+    }
+  }
+}
+
+TEST(SimulateTest, WithFewStallsBetweenFailuresTheOptimumIsTheBestThatIsSimulated) {
+  for (const double stalls : {2.0, 5.0, 20.0}) {
+    for (const Objective objective : {Objective::kProgress, Objective::kPriced}) {
+      const Problem p = failing_after(stalls, objective, 0);
+      const double usual = daly_exact(p.stall, p.mtbf);
+      std::vector<NamedSchedule> all{
+          {"optimal", optimal_schedule(Grid::build(p).value())}};
+      for (const double share : {0.6, 0.75, 0.9, 1.0, 1.1, 1.3, 1.6}) {
+        all.push_back({"even", every(share * usual, p.length)});
+      }
+      const auto seen = simulate(p, all, {.runs = 1000}).value();
+      const double cost = seen[0].at(metric_of(p)).mean;
+      for (size_t k = 1; k < seen.size(); ++k) {
+        const Summary& more = seen[k].difference(metric_of(p));
+        EXPECT_GT(more.mean + more.half, -0.005 * cost)
+            << stalls << " stalls, " << name_of(objective) << ", schedule " << k;
+      }
+    }
+  }
 }
 
 TEST(SimulateTest, AShrinkingJobCountsItsWorkers) {

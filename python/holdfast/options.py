@@ -170,7 +170,7 @@ class Schedule:
     objective      what "auto" optimises: "delay", "progress", "explore" or "priced".
     mtbf           seconds between failures of the whole job, as a first guess. Without it, and
                    until three failures were seen, "auto" bounds what can be lost: at most 5
-                   minutes of work, or the interval at which stalls take 1 % of the time.
+                   minutes of work, as far as that costs at most 0.2 % of the time.
     budget         how many saves there may be in all; needs `total_steps`.
     total_steps    how many steps the training has. The last one is always saved.
     deadline       seconds after the start at which the job ends for good.

@@ -39,6 +39,19 @@ def test_the_large_tables_have_all_their_rows(study):
     assert f"| {' | '.join(row)} |\n" in study.section("llama-70b").held()
 
 
+def test_the_bytes_of_the_released_planner_are_counted_from_layouts(study):
+    bytes_ = importlib.import_module("tenplex_bytes")
+    seen = bytes_.crossing(study.Program(PROGRAM), "2,4,1", "2,2,1")
+    assert seen["needed"] == seen["planned_need"]  # every box is fetched from somewhere, once
+    row = f"| 2,4,1 → 2,2,1 | {seen['theirs'] / 1e9:.2f} | {seen['ours'] / 1e9:.2f} |"
+    assert row in bytes_.SECTION.held()
+    layout = {"holders": [{"name": name, "host": host} for name, host in (("a", "x"), ("b", "y"))],
+              "tensors": [{"name": "w", "dtype": "F32"}]}
+    source = layout | {"slices": [{"tensor": "w", "box": [[0, 4]], "copies": [{"holder": "b"}, {"holder": "a"}]}]}
+    target = layout | {"slices": [{"tensor": "w", "box": [[2, 6]], "copies": [{"holder": "a"}, {"holder": "b"}]}]}
+    assert list(bytes_.fetched(source, target)) == [("x", "x", 8), ("x", "y", 8)]
+
+
 def test_a_table_that_the_page_does_not_have_is_named(study, tmp_path, monkeypatch):
     monkeypatch.setattr(study, "PAGE", Path(shutil.copy(study.PAGE, tmp_path)))
     with pytest.raises(SystemExit, match="the table fig-99"):
@@ -56,4 +69,4 @@ def test_figures_with_and_without_bars_are_shown(study, tmp_path):
         "copy": {"GB/s": [1.0, 3.0, 2.0]},
         "ratio": {"median": 0.5, "lower": 0.25, "upper": 0.75, "bar": 0.8, "passed": False}}))
     assert measured.figures_table("reshard", tmp_path).splitlines()[2:] == [
-        "| copy | 2.00 |  |", "| ratio | 0.50 (0.25 to 0.75) | 0.8, **missed** |"]
+        "| copy | 2.00 (1.50 to 2.50) |  |", "| ratio | 0.50 (0.25 to 0.75) | 0.8, **missed** |"]

@@ -19,7 +19,10 @@ BASES = {
     "sgd-bfloat16": ("--steps", "400", "--precision", "bfloat16"),
     "sgd-float64": ("--steps", "400", "--precision", "float64"),
     "adam": ("--steps", "400", "--optimizer", "adam"),
+    "sgd-plain": ("--steps", "400", "--model", "plain"),
 }
+# The model of a checkpoint that has another one than the rest.
+MODELS = {"sgd-plain": "plain"}
 
 WEIGHTS = ("--tensors", "model.conv1", "model.conv2", "model.fc")
 NORMS = ("--tensors", "model.bn1", "model.bn2", "--roles", "parameter", "buffer")
@@ -33,6 +36,17 @@ OTHERS = "0-29,31"
 COUNTS = (1, 10, 100, 1000)
 LAYERS = ("conv1", "conv2", "fc")
 WIDTHS = {"sgd-float16": 16, "sgd-bfloat16": 16, "sgd": 32, "sgd-float64": 64}
+
+
+# One flip of the crucial bit in one layer: for which layers it is crucial.
+CRUCIAL_LAYERS = {
+    "crucial-conv1": "the small model: the first convolution, with BatchNorm after it",
+    "crucial-conv2": "the small model: the second convolution, with BatchNorm after it",
+    "crucial-fc": "the small model: the linear layer",
+    "crucial-plain-conv1": "the same without BatchNorm: the first convolution",
+    "crucial-plain-conv2": "the same without BatchNorm: the second convolution",
+    "crucial-plain-fc": "the same without BatchNorm: the linear layer",
+}
 
 
 @dataclass(frozen=True)
@@ -80,6 +94,10 @@ class Cell:
     @property
     def part(self) -> str:
         return self.name.partition(".")[2]
+
+    @property
+    def model(self) -> str:
+        return MODELS.get(self.base, "digits")
 
     def cell_of(self, bit: int) -> str:
         """The name of the cell of one bit, in a campaign whose trials take bits in turn."""
@@ -167,6 +185,13 @@ def further_cells() -> list[Cell]:
     return cells
 
 
+def crucial_cells() -> list[Cell]:
+    """One flip of the crucial bit in one layer, with BatchNorm after the convolutions and without."""
+    return [Cell(name, 200, ("--tensors", f"model.{name.rpartition('-')[2]}.weight"),
+                 bits=str(CRUCIAL), base="sgd-plain" if "plain" in name else "sgd")
+            for name in CRUCIAL_LAYERS]  # fmt: skip
+
+
 def all_cells() -> list[Cell]:
     return [*bit_cells(), *pair_cells(), *whole_cells()]
 
@@ -177,5 +202,5 @@ def all_campaigns() -> list[Cell]:
 
 def whole_cells() -> list[Cell]:
     """The cells that are one campaign each."""
-    return [*count_cells(), *pipeline_cells(), *framework_cells(), *role_cells(),
-            *further_cells()]  # fmt: skip
+    return [*count_cells(), *crucial_cells(), *pipeline_cells(), *framework_cells(),
+            *role_cells(), *further_cells()]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Makes docs/studies/corruption.md, and the verdicts in docs/studies/papers.md, from the compact results.
+"""Makes docs/studies/corruption.md from the compact results.
 
     python study/corruption/page.py
 
@@ -14,17 +14,21 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
 import cells as study
+import larger
 from cells import BITS, COUNTS, CRUCIAL, LAYERS, ROLES, WIDTHS, Cell, all_cells
 from holdfast.statistics import OUTCOMES, mcnemar_p, wilson_interval
-from measuring.pages import Section, table
-from results import Machine, machine_words, read
+from measuring.pages import table
+from results import ACCURACY, OUTCOME, Machine, machine_words, read
 from verdicts import (
     Verdict,
     crucial_bit,
     harm,
     harm_difference,
+    is_judged,
     more_resilient,
     more_sensitive,
+    more_sensitive_than_each,
+    pair_harm,
     p_text,
     signed,
     spreads_alike,
@@ -34,11 +38,14 @@ from verdicts import (
 DOCS = Path(__file__).resolve().parents[2] / "docs/studies"
 TEMPLATE = Path(__file__).with_name("template.md")
 PAGE = DOCS / "corruption.md"
-PAPERS = Section.made_by(DOCS / "papers.md", "study/corruption/page.py")
 
 NONE = {"trials": 0, "outcomes": {}, "struck": {}, "signed": {}, "low_first": 0, "seconds": 0.0}
 NO_PAIR = {"pairs": 0, "only_first": 0, "only_second": 0, "both": 0, "same_outcome": 0,
            "same_bits": 0, "same_golden": False, "overflow": 0, "lost": 0, "spread": {}}
+PAPERS_RULE = ACCURACY[0]
+# What harm is: first by the papers' metric, then by our wider rule.
+RULES = {"accuracy:5": "accuracy 5 points lower", "accuracy:1": "1 point lower",
+         OUTCOME: "wider rule"}  # fmt: skip
 MAIN = "ddp-4 horovod-4"
 
 
@@ -75,16 +82,19 @@ class Results:
         return sum(self._planned[name] - cell["trials"] for name, cell in self.cells.items())
 
 
-def findings(results: Results) -> list[tuple[str, str, Verdict]]:
-    """The words of each finding, how many of its trials have run, and its verdict."""
+def findings(results: Results, rule: str = OUTCOME) -> list[tuple[str, str, Verdict]]:
+    """The words of each finding, how many of its trials have run, and its verdict under a rule."""
     pairs = [cell for cell in study.pair_cells() if cell.name in MAIN.split()]
     bits = [cell for cell in study.bit_cells() if "weights" in cell.name]
     found = [
-        ("one crucial bit", bits, crucial_bit(results.cells)),
-        ("Horovod is slightly more resilient than DDP", pairs, more_resilient(results.pair(MAIN))),
+        ("one crucial bit", bits, crucial_bit(results.cells, rule)),
+        ("Horovod is slightly more resilient than DDP", pairs,
+         more_resilient(results.pair(MAIN), rule)),
         ("faults spread alike in both", pairs, spreads_alike(results.pair(MAIN))),
         ("the model is more sensitive than the optimizer", study.role_cells(),
-         more_sensitive(results.cells)),
+         more_sensitive(results.cells, rule)),
+        ("*(ours, stricter)* than each part of the optimizer", study.role_cells(),
+         more_sensitive_than_each(results.cells, rule)),
     ]  # fmt: skip
     return [(name, results.ran(cells), when_all_have_run(verdict, *results.counts(cells)))
             for name, cells, verdict in found]  # fmt: skip
@@ -99,21 +109,43 @@ def share(hits: int, trials: int) -> str:
 
 
 def verdict_table(results: Results) -> str:
-    return table(["finding", "verdict", "trials run", "by"],
-                 [[name, f"**{verdict.word}**", ran, verdict.why]
-                  for name, ran, verdict in findings(results)])  # fmt: skip
+    """Both verdicts of each finding. How faults spread does not depend on what harm is."""
+    rows = []
+    for (name, ran, papers), (_, _, ours) in zip(findings(results, PAPERS_RULE), findings(results)):
+        rows.append([name, told(papers), told(ours) if ours != papers else "the same", ran])
+    return table(["finding", "by accuracy (5 points lower)", "by our wider rule", "trials run"], rows)
+
+
+def told(verdict: Verdict) -> str:
+    return ": ".join(filter(None, (f"**{verdict.word}**", verdict.why)))
+
+
+def rates(cell: dict[str, Any]) -> list[str]:
+    """The rate of harm of a cell under each rule."""
+    return [share(harm(cell, rule), cell["trials"]) if is_judged([cell], rule) else "not kept"
+            for rule in RULES]  # fmt: skip
 
 
 def bit_row(results: Results, bit: int) -> list[str]:
     cells = [results.cells[f"bit-{role}-{bit}"] for role in ROLES]
-    return [str(bit), *(share(harm(cell), cell["trials"]) for cell in cells),
+    return [*(rate for cell in cells for rate in rates(cell)),
             *(share(cell["low_first"], cell["trials"]) for cell in cells[1:2])]  # fmt: skip
 
 
 def bit_table(results: Results) -> str:
-    return table(["bit", "weights", "BatchNorm", "momentum",
-                  "BatchNorm: low accuracy after loading"],
-                 [bit_row(results, bit) for bit in reversed(BITS)])  # fmt: skip
+    """The highest bit first. Neighbouring bits with equal cells share a row."""
+    rows = [([bit, bit], bit_row(results, bit)) for bit in reversed(BITS)]
+    merged: list[tuple[list[int], list[str]]] = []
+    for bits, row in rows:
+        if merged and merged[-1][1] == row:
+            merged[-1][0][1] = bits[1]
+        else:
+            merged.append((bits, row))
+    roles = ("weights", "BatchNorm", "momentum")
+    heads = [f"{role}: {words}" for role in roles for words in RULES.values()]
+    return table(["bit", *heads, "BatchNorm: low accuracy after loading"],
+                 [[f"{first}" if first == last else f"{last} to {first}, each", *row]
+                  for (first, last), row in merged])  # fmt: skip
 
 
 def predict(flips: int, bits: int = 32) -> float:
@@ -139,11 +171,16 @@ def holds(rate: float, hits: int, cell: dict[str, Any]) -> bool:
     return low <= rate <= high
 
 
-def count_row(results: Results, flips: int) -> list[str]:
+def count_rows(results: Results, flips: int) -> list[list[str]]:
     every, others = (results.cells[f"count-{flips}-{name}"] for name in ("all", "others"))
-    return [f"{flips:,}", percent(predict(flips)), share(harm(every), every["trials"]),
-            share(every["outcomes"].get("N-EV", 0), every["trials"]), fits(flips, 32, every),
-            split(every), share(harm(others), others["trials"])]  # fmt: skip
+    return [[f"{flips:,}", percent(predict(flips)), *rates(every), nev(every),
+             fits(flips, 32, every), split(every)],
+            [f"{flips:,}, none in bit {CRUCIAL}", "0.0 %", *rates(others), nev(others), "",
+             split(others)]]  # fmt: skip
+
+
+def nev(cell: dict[str, Any]) -> str:
+    return share(cell["outcomes"].get("N-EV", 0), cell["trials"])
 
 
 def split(cell: dict[str, Any]) -> str:
@@ -158,24 +195,23 @@ def split(cell: dict[str, Any]) -> str:
     return "; ".join(f"{hits} of {trials}" for hits, trials in parts)
 
 
-SPLIT = "harm if the highest exponent bit is struck; only the sign; neither"
+SPLIT = "wider rule if the highest exponent bit is struck; only the sign; neither"
 
 
 def count_table(results: Results) -> str:
-    return table(["flips", f"bit {CRUCIAL} is struck, predicted", "harm", "N-EV",
-                  "prediction lies within the interval of", SPLIT,
-                  f"harm, bit {CRUCIAL} left out"],
-                 [count_row(results, flips) for flips in COUNTS])  # fmt: skip
+    return table(["flips", f"bit {CRUCIAL} is struck, predicted", *RULES.values(), "N-EV",
+                  "prediction lies within the interval of", SPLIT],
+                 [row for flips in COUNTS for row in count_rows(results, flips)])  # fmt: skip
 
 
 def outcome_row(name: str, cell: dict[str, Any]) -> list[str]:
     seen = [str(cell["outcomes"].get(outcome, 0)) for outcome in OUTCOMES]
-    return [name, str(cell["trials"]), share(harm(cell), cell["trials"]), *seen]
+    return [name, str(cell["trials"]), *rates(cell), *seen]
 
 
 def outcome_table(results: Results, names: dict[str, str]) -> str:
     """The outcomes of cells, by their words."""
-    return table(["cell", "trials", "harm", *OUTCOMES, SPLIT],
+    return table(["cell", "trials", *RULES.values(), *OUTCOMES, SPLIT],
                  [[*outcome_row(words, results.cells[name]), split(results.cells[name])]
                   for name, words in names.items()])  # fmt: skip
 
@@ -185,31 +221,39 @@ def precision_table(results: Results) -> str:
     for base, width in WIDTHS.items():
         cell = results.cells[f"precision-{base}"]
         rows.append([base.partition("-")[2] or "float32", percent(predict(10, width)),
-                     share(harm(cell), cell["trials"]),
-                     share(cell["outcomes"].get("N-EV", 0), cell["trials"]),
-                     fits(10, width, cell), split(cell)])  # fmt: skip
-    return table(["stored as", "highest exponent bit is struck, predicted", "harm", "N-EV",
+                     *rates(cell), nev(cell), fits(10, width, cell), split(cell)])  # fmt: skip
+    return table(["stored as", "highest exponent bit is struck, predicted", *RULES.values(), "N-EV",
                   "prediction lies within the interval of", SPLIT], rows)  # fmt: skip
 
 
-def resilience_sentence(results: Results) -> str:
+def resilience_sentences(results: Results) -> str:
+    """What the trials without the crucial bit say, under the papers' rule and under ours."""
+    told = [resilience_sentence(results, PAPERS_RULE, "By accuracy"),
+            resilience_sentence(results, OUTCOME, "By our wider rule")]  # fmt: skip
+    return " ".join(filter(None, told))
+
+
+def resilience_sentence(results: Results, rule: str, by: str) -> str:
     """Up to how many flips outside the crucial bit do harm in less than 5 % of trials."""
     cells = {flips: results.cells[f"count-{flips}-others"] for flips in COUNTS}
     if not all(cell["trials"] for cell in cells.values()):
         return ""
-    rates = {flips: wilson_interval(harm(cell), cell["trials"]) for flips, cell in cells.items()}
-    calm = list(takewhile(lambda flips: rates[flips][1] < 0.05, COUNTS))
-    hurt = [flips for flips in COUNTS if rates[flips][0] > 0.05]
+    if not is_judged(cells.values(), rule):
+        return f"{by} this is not judged: the records of these trials were not kept."
+    intervals = {flips: wilson_interval(harm(cell, rule), cell["trials"])
+                 for flips, cell in cells.items()}
+    calm = list(takewhile(lambda flips: intervals[flips][1] < 0.05, COUNTS))
+    hurt = [flips for flips in COUNTS if intervals[flips][0] > 0.05]
     if not hurt:
-        return "Without bit 30, no number of flips is shown to do harm in more than 5 % of the trials."
+        return f"{by}, no number of flips without bit {CRUCIAL} is shown to harm more than 5 % of the trials."
     first = hurt[0]
     open_ = [f"{flips:,}" for flips in COUNTS if flips not in (*calm, *hurt)]
     undecided = f"; for {' and '.join(open_)} it is undecided" if open_ else ""
     kept = (f"holds here for up to {max(calm):,} flip{'s' * (max(calm) > 1)} at once" if calm
             else "holds here for no number of flips")  # fmt: skip
-    return (f"That a model is resilient as long as bit {CRUCIAL} is not struck {kept} (less than "
-            f"5 % harm), and not for {' or '.join(f'{flips:,}' for flips in hurt)}: with {first:,} "
-            f"it is {share(harm(cells[first]), cells[first]['trials'])}{undecided}.")
+    return (f"{by}, that a model is resilient as long as bit {CRUCIAL} is not struck {kept} (less "
+            f"than 5 % harm), and not for {' or '.join(f'{flips:,}' for flips in hurt)}: with "
+            f"{first:,} it is {share(harm(cells[first], rule), cells[first]['trials'])}{undecided}.")
 
 
 CAUSES = {
@@ -230,19 +274,29 @@ ARM_PAIRS = {f"alone {name}": f"one process, {words.removeprefix('PyTorch, ')}"
 
 def cause_row(pair: dict[str, Any], words: str) -> list[str]:
     if not pair["pairs"]:
-        return [words, "0", *["not run"] * 6]
-    low, high = harm_difference(pair)
-    change = 100 * (pair["only_first"] - pair["only_second"]) / pair["pairs"]
+        return [words, "0", *["not run"] * (5 + len(RULES))]
     return [words, str(pair["pairs"]), "yes" if pair["same_golden"] else "no",
             f"{pair['same_bits']} of {pair['pairs'] - pair['lost']}", str(pair["same_outcome"]), str(pair["overflow"]),
-            f"{change:+.2f} ({100 * low:+.2f} to {100 * high:+.2f})",
+            *(change_text(pair, rule) for rule in RULES),
             p_text(mcnemar_p(pair["only_first"], pair["only_second"]))]  # fmt: skip
+
+
+def change_text(pair: dict[str, Any], rule: str) -> str:
+    """The first rate of harm less the second, in points."""
+    if not is_judged([pair], rule):
+        return "not kept"
+    seen = pair_harm(pair, rule)
+    low, high = harm_difference(pair, rule)
+    change = 100 * (seen["only_first"] - seen["only_second"]) / pair["pairs"]
+    return f"{change:+.2f} ({100 * low:+.2f} to {100 * high:+.2f})"
 
 
 def cause_table(results: Results, pairs: dict[str, str]) -> str:
     return table(["first and second", "pairs", "golden runs equal", "equal bits, where both ended",
                   "same outcome",
-                  "N-EV in one only", "harm, first less second, points", "p"],
+                  "N-EV in one only",
+                  *(f"{words}: first less second, points" for words in RULES.values()),
+                  "p, wider rule"],
                  [cause_row(results.pair(names), words) for names, words in pairs.items()])
 
 
@@ -318,23 +372,14 @@ def make_page(given: dict[str, Any]) -> str:
         roles=outcome_table(results, role_names()),
         roles_ran=results.ran_where(study.role_cells()),
         further=outcome_table(results, further_names()),
-        resilience=resilience_sentence(results),
+        resilience=resilience_sentences(results),
         precisions=precision_table(results),
+        larger=larger.all_bits_sentences(results.cells[f"bit-weights-{CRUCIAL}"]),
+        larger_layers=larger.layer_table(results.cells),
+        larger_ran=results.ran_where(study.crucial_cells()),
         further_ran=results.ran_where(study.further_cells()),
     )
 
 
-def papers_text(given: dict[str, Any]) -> str:
-    rows = [[name, ran, ": ".join(filter(None, (verdict.word, verdict.why)))]
-            for name, ran, verdict in findings(Results(given))]  # fmt: skip
-    return ("\nOn a small training, with the rules of [corruption.md](corruption.md):\n\n"
-            + table(["claim", "trials run", "verdict here"], rows) + "\n\n")  # fmt: skip
-
-
-def write_pages(given: dict[str, Any]) -> None:
-    PAGE.write_text(make_page(given))
-    PAPERS.write(papers_text(given))
-
-
 if __name__ == "__main__":
-    write_pages(read())
+    PAGE.write_text(make_page(read()))

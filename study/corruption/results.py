@@ -19,6 +19,11 @@ from cells import Cell, all_campaigns, all_cells
 
 RESULTS = Path(__file__).with_name("results.json")
 
+# The rules of `holdfast campaign analyse --rule`: the papers' metric, which is the accuracy at the end
+# and here must be so many points lower, and our wider rule, which counts outcomes.
+ACCURACY = ("accuracy:5", "accuracy:1")
+OUTCOME = "outcome"
+
 # Cells that flip the same bits, and so are compared trial by trial.
 PAIRS = (("ddp-2", "horovod-2"), ("ddp-4", "horovod-4"), ("ddp-4", "ddp-4-silent"),
          ("horovod-4", "horovod-4-divided"), ("ddp-4", "horovod-4-divided"),
@@ -67,23 +72,34 @@ class Campaign:
     def summaries(self) -> dict[str, dict[str, Any]]:
         """By the name of a cell. A campaign that takes bits in turn has a cell for each bit."""
         seen = analyse(*self.parts.values(), parts=True)
+        lower = {rule: analyse(*self.parts.values(), parts=True, rule=rule) for rule in ACCURACY}
         if not self.cell.turns:
             counts = {name: each["count"] for name, each in seen["outcomes"].items()}
             outcomes = {name: number for name, number in counts.items() if number}
-            return {self.cell.stem: summary({**seen, "outcomes": outcomes}, seen["golden"])}
-        groups = {int(group["name"].split()[-1]): group for group in seen["by_bit"]}
-        return {self.cell.cell_of(bit): summary(groups[bit], seen["golden"])
+            return {self.cell.stem: summary({**seen, "outcomes": outcomes}, seen["golden"], lower)}
+        groups = by_bit(seen)
+        lower_groups = {rule: by_bit(each) for rule, each in lower.items()}
+        return {self.cell.cell_of(bit): summary(
+                    groups[bit], seen["golden"],
+                    {rule: each[bit] for rule, each in lower_groups.items()})
                 for bit in sorted(groups)}  # fmt: skip
 
 
-def summary(group: Mapping[str, Any], golden: dict[str, float]) -> dict[str, Any]:
-    """The row of a cell."""
+def by_bit(seen: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
+    return {int(group["name"].split()[-1]): group for group in seen["by_bit"]}
+
+
+def summary(group: Mapping[str, Any], golden: dict[str, float],
+            lower: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The row of a cell. `lower` is the same group under the rules of accuracy."""
     return {
         "trials": group["trials"],
         "outcomes": group["outcomes"],
         "struck": group["top_exponent"],
         "signed": group["sign_only"],
         "low_first": (group["low_after_loading"] or {"count": 0})["count"],
+        "lower": {rule: {"harm": each["harm"]["count"], "struck": each["harm_top_exponent"],
+                         "signed": each["harm_sign_only"]} for rule, each in lower.items()},
         "golden": {"first": golden["first_accuracy"], "final": golden["final_accuracy"],
                    "loss": golden["final_loss"]},
         "seconds": round(group["seconds"], 1),
@@ -94,15 +110,22 @@ def compare(first: Campaign, second: Campaign) -> dict[str, Any]:
     """What two cells made of the same plans."""
     parts = sorted(first.parts.keys() & second.parts.keys())
     # Ratios of distances are those of the second to the first, so the second comes first.
-    seen = analyse(*(second.parts[part] for part in parts),
-                   against=[first.parts[part] for part in parts],
-                   converted=first.cell.job.framework != second.cell.job.framework)  # fmt: skip
-    harm = seen["harm"]
-    return {"pairs": seen["pairs"], "only_first": harm["only_b"], "only_second": harm["only_a"],
-            "both": harm["both"], "same_outcome": seen["same_outcome"],
+    seen = {rule: analyse(*(second.parts[part] for part in parts),
+                          against=[first.parts[part] for part in parts], rule=rule,
+                          converted=first.cell.job.framework != second.cell.job.framework)
+            for rule in (OUTCOME, *ACCURACY)}  # fmt: skip
+    lower = {rule: harm_counts(seen[rule]) for rule in ACCURACY}
+    seen = seen[OUTCOME]
+    return {"pairs": seen["pairs"], **harm_counts(seen), "same_outcome": seen["same_outcome"],
             "same_bits": seen["same_bits"], "same_golden": seen["same_golden"],
-            "overflow": seen["nev_in_one_only"], "lost": seen["without_end"],
+            "overflow": seen["nev_in_one_only"], "lost": seen["without_end"], "lower": lower,
             "spread": {row["tensor"]: spread(row) for row in seen["distances"]}}  # fmt: skip
+
+
+def harm_counts(seen: Mapping[str, Any]) -> dict[str, int]:
+    """In how many pairs which side was harmed. The first campaign of a pair is B of the analysis."""
+    harm = seen["harm"]
+    return {"only_first": harm["only_b"], "only_second": harm["only_a"], "both": harm["both"]}
 
 
 def spread(row: Mapping[str, Any]) -> dict[str, Any]:

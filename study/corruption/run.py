@@ -155,7 +155,8 @@ class Study:
     def script(self, cell: Cell) -> list[str]:
         if cell.job.framework != "torch":
             return [*FRAMEWORKS[cell.job.framework].command(self.make_start(cell)), "--serve"]
-        return [python_name(), SCRIPT, "--serve", "--optimizer", cell.optimizer, *cell.job.words]
+        return [python_name(), SCRIPT, "--serve", "--optimizer", cell.optimizer,
+                *(("--model", cell.model) if cell.model != "digits" else ()), *cell.job.words]
 
     def command(self, cell: Cell, trials: int) -> list[str]:
         state = ["--state"] if cell.keeps_state else []
@@ -342,7 +343,7 @@ def choose(patterns: list[str]) -> list[Cell]:
 def main() -> int:
     args = parse()
     if args.only_page:
-        remake_pages(args.work)
+        remake_page(args.work)
         return 0
     cells = choose(args.only)
     if not cells:
@@ -356,7 +357,7 @@ def main() -> int:
         return 0
     failed = run_cells(cells, study, args.jobs)
     if not args.no_page:
-        remake_pages(args.work)
+        remake_page(args.work)
     return 1 if failed else 0
 
 
@@ -385,11 +386,11 @@ def run_cells(cells: list[Cell], study: Study, jobs: int) -> list[Cell]:
     return failed
 
 
-def remake_pages(work: Path) -> None:
+def remake_page(work: Path) -> None:
     """Adds the campaigns in a folder to the results, and makes the pages from them."""
     # Imported here, because campaigns also run where only a part of Holdfast is.
     from holdfast import Error
-    from page import write_pages
+    from page import PAGE, make_page
 
     try:
         results = merge(read(), collect(work))
@@ -397,7 +398,8 @@ def remake_pages(work: Path) -> None:
         say(f"results and page stay as they are: {error}")
         return
     write(results)
-    write_pages(results)
+    PAGE.write_text(make_page(results))
+    say("python study/claims.py writes the verdicts into docs/studies/papers.md")
 
 
 if __name__ == "__main__":

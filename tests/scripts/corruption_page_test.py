@@ -21,14 +21,12 @@ class PageTest(unittest.TestCase):
     def test_the_pages_hold_what_the_script_makes(self):
         again = "run study/corruption/page.py"
         self.assertEqual(page.PAGE.read_text(), page.make_page(GIVEN), again)
-        self.assertEqual(page.PAPERS.held(), page.papers_text(GIVEN), again)
 
     def test_other_results_give_another_page(self):
         other = copy.deepcopy(GIVEN)
         other["cells"]["bit-weights-30"] = page.NONE | {
             "machine": "A", "trials": 7, "outcomes": {"N-EV": 7}}
         self.assertNotEqual(page.make_page(GIVEN), page.make_page(other))
-        self.assertNotEqual(page.papers_text(GIVEN), page.papers_text(other))
 
     def test_a_study_that_has_not_run_says_so(self):
         empty = page.Results({"machines": {}, "cells": {}, "pairs": {}})
@@ -76,16 +74,39 @@ class VerdictsTest(unittest.TestCase):
         self.assertEqual(self.alike(above=400, high=0.9), "refuted")
         self.assertEqual(self.alike(high="inf"), "undecided")
 
-    def sensitive(self, weights: int, part: int):
-        names = {name for names in verdicts.PARTS for name in names}
-        return verdicts.more_sensitive({
-            name: {"trials": 1068, "outcomes": {"degraded": weights if "weights" in name else part}}
-            for name in names}).word  # fmt: skip
+    def roles(self, weights: int, part: int, **others: int) -> dict:
+        counts = {name: weights for name in verdicts.SLOTS}
+        counts |= {each: part for parts in verdicts.SLOTS.values() for each in parts}
+        counts |= {f"role-adam-{name}": count for name, count in others.items()}
+        return {name: {"trials": 1068, "outcomes": {"degraded": count}}
+                for name, count in counts.items()}  # fmt: skip
 
     def test_the_model_is_more_sensitive(self):
-        self.assertEqual(self.sensitive(300, 200), "confirmed")
-        self.assertEqual(self.sensitive(200, 300), "refuted")
-        self.assertEqual(self.sensitive(200, 201), "undecided")
+        for judge in (verdicts.more_sensitive, verdicts.more_sensitive_than_each):
+            self.assertEqual(judge(self.roles(300, 200)).word, "confirmed")
+            self.assertEqual(judge(self.roles(200, 300)).word, "refuted")
+            self.assertEqual(judge(self.roles(200, 201)).word, "undecided")
+
+    def test_the_parts_of_an_optimizer_are_taken_together(self):
+        cells = self.roles(300, 200, m=290)
+        self.assertEqual(verdicts.more_sensitive(cells).word, "confirmed")
+        self.assertEqual(verdicts.more_sensitive_than_each(cells).word, "undecided")
+
+    def test_harm_by_accuracy_is_another_verdict(self):
+        lower = {"accuracy:5": {"harm": 0}, "accuracy:1": {"harm": 0}}
+        cells = {f"bit-weights-{bit}": {"trials": 100, "outcomes": {"degraded": 90}, "lower": lower}
+                 for bit in BITS}
+        cells[f"bit-weights-{CRUCIAL}"]["lower"] = {"accuracy:5": {"harm": 90}}
+        self.assertEqual(verdicts.crucial_bit(cells).word, "undecided")
+        self.assertEqual(verdicts.crucial_bit(cells, "accuracy:5").word, "confirmed")
+        del cells["bit-weights-3"]["lower"]
+        self.assertEqual(verdicts.crucial_bit(cells, "accuracy:5").word, "not judged")
+        pair = {"pairs": 1068, "only_first": 0, "only_second": 0, "both": 300,
+                "lower": {"accuracy:5": {"only_first": 60, "only_second": 10, "both": 200}}}
+        self.assertEqual(verdicts.more_resilient(pair).word, "no relevant difference")
+        self.assertEqual(verdicts.more_resilient(pair, "accuracy:5").word, "confirmed")
+        del pair["lower"]
+        self.assertEqual(verdicts.more_resilient(pair, "accuracy:5").word, "not judged")
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ class Checkpointer(Parts):
                 generators of the process, and those in the model and the data, are saved anyway.
     every       when to save: "500 steps", "10m", "auto" (the best interval for what saves cost and how
                 often the job fails; while no failures are known, at most 5 minutes of work can be
-                lost, or stalls take 1 % of the time), "young", "daly", "checkfreq", "coci", "never"
+                lost, as far as that costs at most 0.2 % of the time), "young", "daly", "checkfreq", "coci", "never"
                 (only save() and stop signals), or a function of (step, seconds) of rank 0.
     keep        how many steps to keep: a number or a Keep; None keeps all. "auto" keeps 3, and
                 removes only what the schedule has saved under "auto", nothing by save().

@@ -1,0 +1,44 @@
+"""Checks that the table of claims in docs/studies/papers.md is made from the committed results."""
+
+import json
+import sys
+import unittest
+from pathlib import Path
+from unittest import mock
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "study"))
+import claims
+
+MOST_WORDS = 5000
+
+
+class ClaimsTest(unittest.TestCase):
+    def test_the_page_holds_what_the_script_makes(self):
+        self.assertEqual(claims.SECTION.held(), claims.make_table(), "run study/claims.py")
+
+    def test_every_work_has_claims_and_every_claim_a_verdict_and_a_command(self):
+        for work, made in claims.WORKS.items():
+            found = made()
+            self.assertGreaterEqual(len(found), 2, work)
+            for claim in found:
+                self.assertTrue(all(claim), claim)
+                self.assertRegex(claim.command, "^`.*`$")
+
+    def test_other_figures_give_other_verdicts(self):
+        seen = claims.read("recovery.json")
+        seen["kills"]["holdfast"]["recovery"] = seen["kills"]["torchrun"]["recovery"]
+        seen["cost"]["recovers"] = [1.2 * plain for plain in seen["cost"]["plain"]]
+        seen["rates"]["swift"] = dict.fromkeys(seen["rates"]["swift"])
+        for row in seen["totals"]:
+            row["same_bits"] = False
+        with mock.patch.object(claims, "read", lambda name: json.loads(json.dumps(seen))):
+            found = claims.swift_claims()
+        self.assertEqual({claim.verdict for claim in found}, {"undecided", "not reproduced"})
+
+    def test_the_page_can_be_read_at_once(self):
+        self.assertLess(len(claims.PAPERS.read_text().split()), MOST_WORDS)
+
+
+if __name__ == "__main__":
+    unittest.main()
