@@ -141,7 +141,7 @@ def swift_claims() -> list[Claim]:
     return [
         Claim("a failure costs much less recovery time", CONFIRMED if ours.high < theirs.low else UNDECIDED,
               f"from replicas: {ours} s against {theirs} s for torchrun, on {where}; recovery by logs is not "
-              "built ([recovery.md](recovery.md))", "`bench/recovery_bench.py`"),
+              "timed yet ([recovery.md](recovery.md))", "`bench/recovery_bench.py`"),
         Claim("throughput is similar or better while nothing fails",
               CONFIRMED if share.high < RELEVANT else UNDECIDED,
               f"a step takes {share} % longer than without recovery, in pairs", "`bench/recovery_bench.py`"),
