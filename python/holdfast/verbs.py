@@ -208,6 +208,10 @@ class JobOptions(TypedDict, total=False):
 class IntervalOptions(JobOptions, total=False):
     slack: str | float
     tier: str | Iterable[str]
+    log_budget: str | int
+    log_limit: str | int
+    log_steps: int
+    log_bandwidth: str | int
 
 
 class SimulateOptions(JobOptions, total=False):

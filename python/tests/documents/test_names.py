@@ -59,7 +59,7 @@ def test_every_verb_and_option_exists(options_of):
 # Options of programs that are not Holdfast's.
 FOREIGN = {"--find-links", "--nodes", "--wrap", "--nproc-per-node", "--max-restarts", "--requeue",
            "--signal", "--shutdown-timeout", "--install", "--prefix", "--preset", "--build",
-           "--version", "--ckpt-format", "--load", "--no-load-rng"}
+           "--version", "--async-save", "--ckpt-format", "--load", "--no-load-rng"}
 
 
 def test_every_option_that_stands_alone_belongs_to_a_program_here(options_of):

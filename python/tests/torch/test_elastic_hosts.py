@@ -76,7 +76,7 @@ def test_a_job_goes_on_without_a_host_and_grows_again_when_another_one_comes(tmp
         job.until_step_as("tp=1,pp=1,dp=3")
         job.launchers.pop(1).wait(60)
         job.until_step_as("tp=1,pp=2,dp=1")
-        assert "start again" not in job.said(), job.said()
+        assert "holdfast: all ranks start again" not in job.said(), job.said()
         shown = json.loads(resize(job.run, "--json").stdout)
         assert (shown["to"], shown["workers"], shown["step"]) == ("tp=1,pp=2,dp=1", [0, 1], 6)
         refused = resize(job.run, "--to", "dp=4")
@@ -91,7 +91,7 @@ def test_a_job_goes_on_without_a_host_and_grows_again_when_another_one_comes(tmp
         assert job.launchers[0].wait(60) == 143, job.said()
         said = job.said()
     made = Left(job.run)
-    assert "start again" not in said and "host 1: not there after 1 s; the job goes on as tp=1,pp=2,dp=1" in said
+    assert "holdfast: all ranks start again" not in said and "host 1: not there after 1 s; the job goes on as tp=1,pp=2,dp=1" in said
     assert made.check_bits() == 3
     steps = range(max(made.losses()) + 1)
     expected, losses, others = alone.batches(), made.losses(), alone.losses()

@@ -141,7 +141,7 @@ def test_processes_that_stop_or_die_are_replaced_and_events_tell_it(tmp_path, wh
     died = Path(f"{tmp_path}/run.did-kill-0-8").stat().st_mtime
     total = sum(second[phase] for phase in PHASES)
     # The event is written right after the update, as soon as a thread of a busy machine gets to it.
-    assert total == pytest.approx(second["wall_ns"] / 1e9 - died, rel=0.05, abs=0.2)
+    assert total == pytest.approx(second["wall_ns"] / 1e9 - died, rel=0.05, abs=0.5)
 
 
 @LONG
