@@ -90,7 +90,9 @@ Result<LogChain> read_chain(const Context& context, const std::string& run,
     }
     ranks.push_back(*std::move(kept));
   }
-  if (ranks.empty()) return invalid("{}: has no events of ranks", run);
+  if (ranks.empty()) {
+    return invalid("{}: has no event log; expected the directory of a run of `holdfast launch`", run);
+  }
   for (size_t k = 0; k < ranks.size(); ++k) {
     const int rank = static_cast<int>(k);
     chain.replay.push_back(ranks[k].own);

@@ -149,7 +149,7 @@ void tell_ready(const Context& context, const MountArguments& arguments,
                              {"fingerprint", corpus.fingerprint()}};
     fmt::print(context.out, "{}\n", print_json(report));
   } else {
-    fmt::print(context.out, "{}: {} samples of {} files; Ctrl-C unmounts\n",
+    fmt::print(context.out, "{}: {} samples, files: {}; Ctrl-C unmounts\n",
                printable(at.native()), human_count(corpus.samples()),
                corpus.files().size());
   }

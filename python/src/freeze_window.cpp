@@ -62,7 +62,7 @@ std::tuple<size_t, size_t, std::string, nb::bytes> open(FreezeWindow& self,
           nb::bytes(lanes.data(), lanes.size() * sizeof(Lanes))};
 }
 
-std::vector<size_t> close(FreezeWindow& self) {
+std::vector<size_t> close_window(FreezeWindow& self) {
   const nb::gil_scoped_release unlocked;
   return unwrap(self.close());
 }
@@ -118,7 +118,7 @@ void bind_freeze_window(nb::module_& m) {
       .def("open", &open, nb::arg("first"), nb::arg("last"),
            "Seals these parts. Returns the range of their pieces, a digest of the seals,\n"
            "and the seals.")
-      .def("close", &close, "The parts whose seals are not those of open().")
+      .def("close", &close_window, "The parts whose seals are not those of open().")
       .def(
           "sealed",
           [](const W& self, size_t part) { return to_python(self.sealed(part)); },

@@ -9,6 +9,7 @@ import sys
 import time
 
 import pytest
+from long_tests import LONG
 from recovered_jobs import begin_launch
 from elastic_ran import SCRIPT, Left
 from test_elastic import alone, resize  # noqa: F401  (alone is a fixture)
@@ -119,6 +120,7 @@ def taken_back(run):
     assert json.loads(resize(run, "--json").stdout)["to"] == "tp=1,pp=1,dp=2"
 
 
+@LONG
 def test_a_part_that_only_a_lost_host_had_is_named_and_the_others_begin_from_the_checkpoint(tmp_path):
     with Hosts(tmp_path / "run", [1, 1], "pp=2", "", 60, "") as job:
         job.until_step_as("tp=1,pp=2,dp=1")

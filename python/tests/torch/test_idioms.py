@@ -11,20 +11,25 @@ from idioms_page import PAGE, row, rows_of, verdict_of
 
 # Each takes a second. Those that are least unlike the others are not in `make test`.
 LONG = {
-    "accumulated_gradients", "accumulation_per_update", "adafactor_tied_weights",
-    "batch_sampler_and_collate", "break_by_position", "break_by_step", "channels_last_convnet",
+    "accumulated_gradients", "accumulation_per_micro_batch", "accumulation_per_update",
+    "adafactor_tied_weights", "averages_at_the_end", "batch_sampler_and_collate",
+    "break_by_position", "break_by_step", "break_in_first_epoch", "channels_last_convnet",
     "counter_of_optimizer", "curriculum_values", "distillation", "draws_behind_step",
-    "endless_loader_while", "folds", "foreach_clip_warm_restarts", "forgotten_average",
-    "forgotten_scaler", "forgotten_teacher", "fused_adamw_one_cycle", "generators_in_functions",
-    "kept_gradients", "lazy_modules", "loader_generator", "loader_number_of_epochs",
-    "maml_inner_loop", "mixup_on_the_fly", "momentum_contrast", "nadam_sequential_lr",
-    "normalized_weights", "number_of_module", "optimizers_by_name", "own_generators",
-    "persistent_workers", "plateau_on_validation", "random_augmentation", "random_batch_ahead",
-    "read_ahead", "recomputed_activations", "rprop_full_batch", "sampler_generator",
-    "several_loaders_longer_first", "sgd_nesterov_steps", "step_before_scheduler",
-    "subset_samplers", "swa_second_half", "trackers_as_objects", "trainer_class",
-    "unfreeze_backbone", "vae_annealing", "validation_before_training", "warmup_lambda_groups",
-    "weighted_sampler", "wgan_gradient_penalty", "zip_with_cycle",
+    "endless_loader_while", "epoch_by_step_calls", "epoch_number_as_step", "folds",
+    "foreach_clip_warm_restarts", "forgotten_average", "forgotten_scaler", "forgotten_teacher",
+    "functional_training", "fused_adamw_one_cycle", "generator_of_script",
+    "generators_in_functions", "kept_gradients", "lazy_buffer", "lazy_modules", "lbfgs_closure",
+    "loader_generator", "loader_number_of_epochs", "maml_inner_loop",
+    "micro_batches_with_one_number", "mixup_on_the_fly", "momentum_contrast",
+    "nadam_sequential_lr", "normalized_weights", "number_of_module", "optimizers_by_name",
+    "own_generators", "persistent_workers", "plateau_on_validation", "random_augmentation",
+    "random_batch_ahead", "read_ahead", "recomputed_activations", "rnn_hidden_state",
+    "rprop_full_batch", "sampler_generator", "save_only", "several_loaders_longer_first",
+    "sgd_nesterov_steps", "shared_generator", "sparse_embeddings", "step_before_scheduler",
+    "step_lr_per_epoch", "subset_samplers", "swa_second_half", "too_many_epochs_untold",
+    "trackers_as_objects", "trainer_class", "two_backward_passes", "unfreeze_backbone",
+    "vae_annealing", "validation_before_training", "validation_on_training_loader",
+    "warmup_lambda_groups", "weighted_sampler", "wgan_gradient_penalty", "zip_with_cycle",
 }  # fmt: skip
 NAMES = sorted(path.stem for path in idiom.FOLDER.glob("*.py"))
 

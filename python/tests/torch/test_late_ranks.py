@@ -3,6 +3,7 @@
 import logging
 import time
 
+from long_tests import LONG
 from ranks import run_ranks
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -63,6 +64,7 @@ def check_uneven(tmp_path, how, to):
         assert kind == "UnavailableError" and "rank 0 is gone" in why
 
 
+@LONG
 def test_ranks_that_make_fewer_steps_are_named(tmp_path):
     check_uneven(tmp_path, "steps", "to step ")
 

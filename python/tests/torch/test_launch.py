@@ -213,6 +213,7 @@ def test_ranks_that_wait_for_each_other_at_every_start_end_the_job(tmp_path):
             "1 s; expected the same calls on all ranks, and a network between them: the job ends") in said
 
 
+@LONG
 def test_each_of_several_ranks_computes_in_one_thread(tmp_path):
     script = tmp_path / "threads.py"
     script.write_text("import torch\nprint(torch.get_num_threads(), flush=True)\n")

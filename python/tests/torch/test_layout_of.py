@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from long_tests import LONG
 from torch import nn
 
 import holdfast
@@ -76,6 +77,7 @@ def test_a_layout_has_what_a_state_dict_has():
     assert layout["heads"] == 8
 
 
+@LONG
 def test_wrappers_do_not_change_a_layout():
     assert holdfast.layout_of(torch.compile(build()))["tensors"] == \
         holdfast.layout_of(build())["tensors"]

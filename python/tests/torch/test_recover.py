@@ -123,6 +123,7 @@ def test_a_rank_may_die_in_any_of_several_runs_of_a_step(tmp_path, whole):
     Ran("ddp", tmp_path / "run", 20, kills, how).check(whole("ddp", 20, how))
 
 
+@LONG
 def test_what_changes_behind_the_update_is_kept(tmp_path, whole):
     how = ["average", "draws", "tracks", "counts"]
     kills = ["0:3:step", "1:5:after step", "2:7:before", "1:9:forward"]
@@ -143,6 +144,7 @@ def test_gradients_of_earlier_steps_are_kept(tmp_path, whole):
     Ran("ddp", tmp_path / "run", 10, kills, how).check(whole("ddp", 10, how))
 
 
+@LONG
 def test_an_average_that_reads_statistics_at_the_top_of_the_loop_restarts_exactly(tmp_path, whole):
     how, kills = ["average first"], [f"{rank}:7:forward" for rank in range(3)]
     ran = Ran("ddp", tmp_path / "run", 9, kills, how)
@@ -157,6 +159,7 @@ def test_a_restart_without_gradients_that_steps_keep_is_not_exact(tmp_path):
     assert "checkpoint, not exact: gradients of earlier steps" in ran.said, ran.said
 
 
+@LONG
 def test_values_that_a_replacement_sets_itself_are_those_of_the_others(tmp_path, whole):
     how = ["sets a rate"]
     Ran("ddp", tmp_path / "run", 8, ["1:5:after backward"], how).check(whole("ddp", 8, how))
@@ -178,6 +181,7 @@ def test_replicas_that_differ_at_the_gate_restart_all_ranks(tmp_path, whole):
     assert "holdfast: all ranks start again" not in ran.said, ran.said
 
 
+@LONG
 def test_a_step_that_depends_on_what_no_rank_has_told_is_not_exact(tmp_path, whole):
     how = ["rate by calls"]
     ran = Ran("ddp", tmp_path / "run", 10, ["1:7:after backward"], how)
@@ -207,6 +211,7 @@ def test_a_step_that_writes_to_parameters_itself_is_made_again(tmp_path, whole, 
     assert f"ck.run(Training.step) writes to {named}" in ran.said
 
 
+@LONG
 def test_a_write_by_data_that_begins_late_is_seen_and_made_once(tmp_path, whole):
     how = ["late encoder"]
     expected = whole("ddp", 10, how)
@@ -218,6 +223,7 @@ def test_a_write_by_data_that_begins_late_is_seen_and_made_once(tmp_path, whole)
                       "which there was no copy")
 
 
+@LONG
 def test_tensors_of_objects_that_a_step_writes_to_by_data_are_written_to_once(tmp_path, whole):
     how = ["own average"]
     Ran("ddp", tmp_path / "run", 9, ["1:5:after backward", "2:7:gate"], how).check(whole("ddp", 9, how))
@@ -269,11 +275,13 @@ def test_a_loader_that_is_read_to_its_end_or_always_from_its_beginning_need_not_
     assert "was not given" not in ran.said, ran.said
 
 
+@LONG
 def test_a_buffer_that_a_step_assigns_is_the_one_before_it_again(tmp_path, whole):
     how = ["assigns a buffer"]
     Ran("ddp", tmp_path / "run", 8, ["0:3:after backward", "1:5:gate"], how).check(whole("ddp", 8, how))
 
 
+@LONG
 def test_a_step_gets_its_batch_again_as_it_was(tmp_path, whole):
     how = ["in place", "reads", "table"]
     kills = ["0:5:after backward", "1:8:after forward", "2:10:forward"]
@@ -296,11 +304,13 @@ def test_a_result_of_start_up_that_was_not_kept_restarts_all_ranks(tmp_path, who
     ran.check_restart(whole("ddp", 10, [how]), why)
 
 
+@LONG
 def test_a_replacement_needs_no_state_from_start_up(tmp_path, whole):
     how = ["sends the model", "table"]
     Ran("ddp", tmp_path / "run", 10, ["1:8:after backward"], how).check(whole("ddp", 10, how))
 
 
+@LONG
 def test_a_process_group_made_after_start_up_restarts_all_ranks(tmp_path, whole):
     ran = Ran("ddp", tmp_path / "run", STEPS, ["1:8:after backward"], ["late group"])
     ran.check_restart(whole("ddp", STEPS), "made after start-up")
@@ -319,6 +329,7 @@ def test_an_update_in_several_runs_is_refused(tmp_path):
     assert "expected all micro-batches of an update in one ck.run()" in ran.said
 
 
+@LONG
 def test_another_model_in_the_replacement_is_refused(tmp_path):
     ran = Ran("ddp", tmp_path / "run", 6, ["1:3:forward"], ["other model"])
     assert ran.code != 0

@@ -4,6 +4,7 @@ the end of a training if a rank dies after the last update."""
 import re
 
 import pytest
+from long_tests import LONG
 from recovered_jobs import Ran, Whole
 
 from holdfast.launch.losses import Loss, Losses
@@ -57,6 +58,7 @@ def test_all_ranks_start_again_at_the_end_if_one_dies_when_all_is_durable(tmp_pa
     assert ran.end[0] == whole("ddp", STEPS).end[0]
 
 
+@LONG
 def test_a_rank_may_die_while_others_are_in_save(tmp_path, whole):
     run, kills = tmp_path / "run", ["1:5:before save", "0:8:before save", "2:11:after durable"]
     Ran("ddp", run, 12, kills, ["saves", "waits for saves"]).check(whole("ddp", 12))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from long_tests import LONG
 from ranks import run_ranks
 from safetensors.torch import save_file
 from torch import nn
@@ -129,6 +130,7 @@ def load_dcp(rank, world, tp, folder):
     return {name: whole(value.detach()).clone() for name, value in model.named_parameters()}
 
 
+@LONG
 def test_torch_loads_the_folder_under_fsdp_and_tensor_parallelism(tmp_path):
     torch.manual_seed(5)
     tensors = {name: value.detach().clone() for name, value in Net().named_parameters()}

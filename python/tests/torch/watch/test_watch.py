@@ -5,6 +5,7 @@ import random
 
 import pytest
 import torch
+from long_tests import LONG
 from torch import nn
 from watched_net import STEPS, Net, backward, events, make, same, train, values
 
@@ -498,6 +499,7 @@ def test_windows_do_not_get_smaller_because_an_alarm_takes_long(tmp_path, monkey
         assert len(ck.watched.alarms) > 30 and ck.watched.cycle == 1
 
 
+@LONG
 def test_the_chance_that_is_told_is_that_of_random_flips(tmp_path, monkeypatch):
     """A step takes 50 ms, and a window is open for 40 of them; 84 of 220 parameters are watched."""
     clock, choose, flips = [0.0], random.Random(1), 250
