@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-
 #include "holdfast/env/posix_env.h"
 #include "holdfast/recovery/gate_testing.h"
 #include "holdfast/transport/transport_testing.h"
@@ -166,23 +164,13 @@ TEST_F(GateTest, PassesOverTcp) {
   constexpr int kPasses = 300;
   const auto env = make_posix_env();
   TcpRanks ranks(*env, 2);
-  std::vector<Duration> took(kPasses);
   const Bytes state(5000);  // as long as the generator of a CPU
   on_ranks(2, [&](int rank) {
     Gate gate(*env, ranks.at(rank), {0, 1});
     for (int64_t update = 1; update <= kPasses; ++update) {
-      const Instant start = env->now();
-      ASSERT_OK(gate.pass(update, state, start + 60s));
-      if (rank == 0) took[static_cast<size_t>(update - 1)] = env->now() - start;
+      ASSERT_OK(gate.pass(update, state, env->now() + 60s));
     }
   });
-  std::ranges::sort(took);
-  const auto micros = [&](size_t i) {
-    return std::chrono::duration<double, std::micro>(took[i]).count();
-  };
-  fmt::print("a gate of 2 ranks: median {:.0f} us, 95 % {:.0f} us\n",
-             micros(kPasses / 2), micros(kPasses * 95 / 100));
-  EXPECT_LT(took[kPasses / 2], 20ms);
 }
 
 // All ranks go on after the fault, with the same state.

@@ -77,7 +77,7 @@ def test_interrupt_ends_a_gate_that_waits():
     thread.start()
     with pytest.raises(UnavailableError, match="interrupted"):
         gate.pass_gate(1, b"", 60)
-    assert time.monotonic() - took[0] < 1
+    assert time.monotonic() - took[0] < 30  # of the 60 s that it would wait
     thread.join()
 
 

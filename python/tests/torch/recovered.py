@@ -95,6 +95,7 @@ HOW = {
     "table": "a large buffer that the forward pass writes to",
     "saves": "ck.save() before the loop and behind ck.step()",
     "waits for saves": "it waits until they are durable",
+    "waits": "behind every fifth step, of which all ranks have a save, it waits until that is durable",
     "hears late": "the last ck.step() comes so late that ranks know of a death in the last update",
     "unsettled": "rank 1 does not settle its save of the last step, which so never becomes durable",
     "other model": "the replacement has another model",
@@ -507,6 +508,8 @@ def main():
             before_last_step()
             ck.step(step, loss=float.fromhex(made[0]))
             here("after step")
+            while "waits" in how and step % 5 == 4 and ck.latest_step != step:
+                time.sleep(0.01)
             if "draws behind" in how:
                 torch.rand(1)
             if "other loader" in how or ("other once" in how and step == 1):

@@ -300,7 +300,7 @@ def test_all_ranks_save_the_end_together(tmp_path):
 
 
 def one_rank_fails(rank, world, run, how):
-    toy = Toy(run, timeout=20.0).train(range(4))
+    toy = Toy(run, timeout=60.0).train(range(4))
     if rank == 1 and how == "dies":
         os.kill(os.getpid(), signal.SIGKILL)
     if rank == 1 and how == "late":
@@ -323,11 +323,11 @@ def test_a_rank_that_is_gone_or_unwilling_means_no_save_within_seconds(tmp_path,
         with pytest.raises(RankError):
             run_ranks(2, one_rank_fails, tmp_path / "run", how)
     else:
-        assert max(run_ranks(2, one_rank_fails, tmp_path / "run", how)) < 10
-    assert time.monotonic() - start < 25
+        assert max(run_ranks(2, one_rank_fails, tmp_path / "run", how)) < 30
+    assert time.monotonic() - start < 55
     assert steps_in(tmp_path / "run") == []
 
 
 def test_a_late_rank_means_no_save_and_no_hang(tmp_path):
     first, second = run_ranks(2, one_rank_fails, tmp_path / "run", "late")
-    assert steps_in(tmp_path / "run") == [] and first < 15 and second < 15
+    assert steps_in(tmp_path / "run") == [] and max(first, second) < 45

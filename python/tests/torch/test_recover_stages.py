@@ -22,7 +22,7 @@ def whole(tmp_path_factory):
 def check(tmp_path, whole, kills, how=(), ranks=None, steps=STEPS):
     """Runs stages with these kills. Returns how many runs were made again after each."""
     ran = Ran("stages", tmp_path / "run", steps, kills, how, ranks, timeout=240)
-    ran.check(whole("stages", steps, [one for one in how if one not in ("spills", "keeps little")], ranks))
+    ran.check(whole("stages", steps, [one for one in how if one not in ("spills", "keeps little", "waits")], ranks))
     found = [int(one) for one in FOUND.findall(ran.said)]
     assert len(found) == len(kills), ran.said
     return found
@@ -33,6 +33,15 @@ def test_each_stage_comes_back_alone_wherever_it_dies(tmp_path, whole):
     kills = ["0:3:after backward", "1:6:gate", "2:8:committed", "0:11:after run", "2:12:after step"]
     replayed = check(tmp_path, whole, kills)
     assert replayed[0] == 3 and all(replayed), replayed
+
+
+def test_a_stage_that_dies_behind_a_durable_step_makes_none_again(tmp_path, whole):
+    assert check(tmp_path, whole, ["1:5:forward"], ["waits"], steps=8) == [0]
+
+
+def test_where_none_is_made_again_other_threads_are_seen(tmp_path, whole):
+    ran = Ran("stages", tmp_path / "run", 8, ["1:5:forward"], ["waits", "other threads"])
+    ran.check_restart(whole("stages", 8), "threads: differs from what the lost rank had told")
 
 
 @LONG

@@ -165,7 +165,7 @@ class Membership:
 
     def end_replay(self, replay: Replay) -> None:
         """The replacement has come to where the others are: it joins them, if it has the right bits."""
-        if why := replay.find_difference():
+        if why := replay.find_difference(self.records):
             self.ask_to_restart(ValueError(f"{why}: differs from what the lost rank had told, after "
                                            f"{replay.made} runs were made again"))
         generation = replay.decided["generation"]

@@ -8,16 +8,20 @@ Where no other rank has the tensors of a lost rank, its replacement
      (messages.py), and no gate is passed,
   3. compares the record that it makes of its last update with that of the lost rank, which a buddy has:
      random generators, the position of the loader, objects, buffers, and a seal of some gradients, which
-     depend on all parameters. If anything differs, all ranks start again from the checkpoint,
+     depend on all parameters. If no run was to be made again, options, objects, buffers and threads are
+     compared, as they are then. If anything differs, all ranks start again from the checkpoint,
   4. joins the others, who repeat no update.
 """
 
 from collections import deque
 from typing import Any
 
+import torch
+
 from holdfast import _native
 from holdfast.torch.loop.cuda_stream import current_stream
 from holdfast.torch.loop.resume import missing_or_reshaped
+from holdfast.torch.recover.flat_copy import FlatCopy
 from holdfast.torch.recover.record_bytes import are_alike, unpack_record
 from holdfast.torch.recover.records import Records
 from holdfast.torch.recover.trail import Call
@@ -25,6 +29,8 @@ from holdfast.torch.state.ddp_buckets import BucketOrders
 from holdfast.torch.state.training_state import TrainingState
 
 _COMPARED = ("options", "generators", "data draws", "tensors", "seal", "threads")
+# Where no run was made again. The loop has taken its next batch, and loop_draws.py compares generators.
+_AT_REST = ("options", "tensors", "threads")
 
 
 class Replay:
@@ -70,18 +76,31 @@ class Replay:
         self.made += not is_at_end
         self._records.append((records.newest, is_at_end))
 
-    def find_difference(self) -> str:
-        """How the end of the replay differs from what the lost rank had told; "" if it does not."""
+    def find_difference(self, records: Records) -> str:
+        """How the end of the replay differs from what the lost rank had told; "" if it does not.
+
+        `records` tell what this rank has now.
+        """
         if not self.made:
-            return ""
+            return ", ".join(_differences_at_rest(records, self._kept["record"]))
         found = [_differences(*unpack_record(one), *unpack_record(self._kept["record"]))
                  for one, is_at_end in self._records if is_at_end == self._kept["is at end"]]
         best = min(found, key=len, default=["the record of its last update"])
         return ", ".join(best)
 
 
-def _differences(values: dict[str, Any], data: bytes, theirs: dict[str, Any], their_data: bytes) -> list[str]:
-    names = [key for key in _COMPARED if not are_alike(values.get(key), theirs.get(key))]
+def _differences_at_rest(records: Records, kept: bytes) -> list[str]:
+    now, (theirs, their_data) = records.capture(), unpack_record(kept)
+    flat = FlatCopy(now.tensors)
+    flat.take()
+    for values in (now.values, theirs):
+        values["things"].pop("data", None)
+    return _differences({**now.values, "threads": torch.get_num_threads()}, flat.data(), theirs, their_data, _AT_REST)
+
+
+def _differences(values: dict[str, Any], data: bytes, theirs: dict[str, Any], their_data: bytes,
+                 compared: tuple[str, ...] = _COMPARED) -> list[str]:
+    names = [key for key in compared if not are_alike(values.get(key), theirs.get(key))]
     keys = {**values["things"], **theirs["things"]}
     names += [key for key in keys if not are_alike(values["things"].get(key), theirs["things"].get(key))]
     return names if names or data == their_data else ["the bytes of its buffers"]
