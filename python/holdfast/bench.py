@@ -167,7 +167,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="print the figures as JSON, in seconds")
     parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
     args = parser.parse_args(words)
-    args.bytes = (args.size or (32 if args.quick else 512)) << 20
+    args.bytes = (args.size or (32 if args.quick else 512)) * 10**6
     if not args.folder.is_dir():
         parser.error(f"{args.folder}: not a folder; expected one on the disk to measure")
     if args.bytes <= 0:
@@ -177,7 +177,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     except (ValueError, TypeError) as error:
         parser.error(str(error))
     if (free := shutil.disk_usage(args.folder).free) < 6 * args.bytes:
-        parser.error(f"{args.folder}: {free >> 20} MB are free; expected {6 * args.bytes >> 20} MB, or a smaller --size")
+        parser.error(f"{args.folder}: {free / 1e6:.0f} MB are free; expected {6 * args.bytes / 1e6:.0f} MB, or a smaller --size")
     return args
 
 

@@ -29,7 +29,7 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]
     epoch bit for bit, if its data come in the same order again.
 
     fit() cannot begin in the middle of an epoch. From a step there, the weights go on, and the epoch's data come
-    once more from its begin; a warning in the log "holdfast" says so. Not saved are other callbacks, the
+    once more from its beginning; a warning in the log "holdfast" says so. Not saved are other callbacks, the
     history, and the generator that keras.random uses where no seed is given.
 
     run, keep, writing   as for holdfast.Saver
