@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, product
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from program import Program, data, table
@@ -35,7 +36,6 @@ from schedule_jobs import (
     exponential,
     halving,
     hour,
-    median,
     percent,
     phases_text,
 )

@@ -1,6 +1,5 @@
 """What the scripts of the schedule study share: COCI's range of parameters, and jobs."""
 
-from collections.abc import Iterable
 from typing import Any
 
 MINUTE, HOUR = 60.0, 3600.0
@@ -41,11 +40,6 @@ def exponential(first: float, theta1: float) -> str:
 
 def percent(share: float) -> str:
     return f"{100 * share:+.1f}"
-
-
-def median(values: Iterable[float]) -> float:
-    ordered = sorted(values)
-    return ordered[len(ordered) // 2]
 
 
 Workers = list[tuple[float, float]]  # from which second on, and how many

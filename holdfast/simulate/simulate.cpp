@@ -154,6 +154,7 @@ Summary summarise(std::vector<double>& values) {
   const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
   out.median = *middle;
+  if (values.size() % 2 == 0) out.median = (*std::max_element(values.begin(), middle) + *middle) / 2;
   return out;
 }
 
