@@ -147,7 +147,7 @@ Result<std::vector<Path>> find_corpus_files(Env& env,
   std::vector<Path> files;
   for (const std::string& pattern : patterns) {
     std::vector<Path> found;
-    if (is_pattern(pattern) && !is_file(env, pattern)) {
+    if (is_pattern(pattern) && (is_object(pattern) || !is_file(env, pattern))) {
       found = HOLDFAST_TRY(expand(env, pattern));
     } else {
       found.push_back(HOLDFAST_TRY(find_named(env, pattern)));

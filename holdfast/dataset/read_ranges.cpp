@@ -62,6 +62,12 @@ Result<std::shared_ptr<const Source>> OpenFiles::file(size_t number) {
   }
   std::shared_ptr<const Source> source =
       HOLDFAST_TRY(FileSource::open(env_, paths_[number]));
+  const int64_t indexed = indexes_[number].header().file.bytes;
+  if (source->size() != indexed) {
+    return corrupt("{}: {} bytes, and {} when it was indexed; expected that nobody changes it "
+                   "while it is read",
+                   source->name(), source->size(), indexed);
+  }
   open_.emplace(number, source);
   return source;
 }

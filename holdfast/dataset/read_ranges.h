@@ -16,8 +16,11 @@ namespace holdfast {
 // open: a corpus may have more files than a process may open. Safe from several threads.
 class OpenFiles {
  public:
-  OpenFiles(Env& env, const std::vector<Path>& paths) : env_(env), paths_(paths) {}
+  // Both lists must outlive it. The indexes may be filled later, before the first call.
+  OpenFiles(Env& env, const std::vector<Path>& paths, const std::vector<FileIndex>& indexes)
+      : env_(env), paths_(paths), indexes_(indexes) {}
 
+  // Fails with kCorrupt if the file has another size than when it was indexed.
   Result<std::shared_ptr<const Source>> file(size_t number);
 
  private:
@@ -25,6 +28,7 @@ class OpenFiles {
 
   Env& env_;
   const std::vector<Path>& paths_;
+  const std::vector<FileIndex>& indexes_;
   Mutex mutex_;
   // A reader keeps a file while another thread closes it here.
   std::map<size_t, std::shared_ptr<const Source>> open_ HOLDFAST_GUARDED_BY(mutex_);

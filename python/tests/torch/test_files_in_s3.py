@@ -56,14 +56,11 @@ def test_what_cannot_be_is_refused_in_words(tmp_path, folder, monkeypatch):
     for name, text in (("s3://corpora/c4/*.txt", "no file has such a name"), ("s3://corpora/c4/2.jsonl", "no such object")):
         with pytest.raises(holdfast.NotFoundError, match=text):
             Files(name, index=index)
-    files = Files("s3://corpora/c4/*.jsonl", index=index)
+    assert len(Files("s3://corpora/c4/*.jsonl", index=index)) == 200
     path = folder / "1.jsonl"
     path.write_bytes(path.read_bytes() + b"200\n")
     with pytest.raises(holdfast.ConflictError, match="s3://corpora/c4/1.jsonl: .* when it was indexed"):
         Files("s3://corpora/c4/*.jsonl", index=index)
-    path.write_bytes(path.read_bytes() * 2)
-    with pytest.raises(holdfast.Error, match="s3://corpora/c4/1.jsonl"):
-        files[199]
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     with pytest.raises(ValueError, match="AWS_ACCESS_KEY_ID"):
         Files("s3://corpora/c4/*.jsonl", index=index)
