@@ -24,8 +24,8 @@
 namespace holdfast {
 namespace {
 
-// A file that a program has open. Reads that follow each other are served from blocks,
-// each of which is read at once: its samples lie all over the corpus, and the more are
+// A file that a program has open. If its samples lie all over the corpus, reads that follow
+// each other are served from blocks, each of which is read at once: the more samples are
 // read together, the more threads have work.
 class Opened {
  public:
@@ -34,6 +34,7 @@ class Opened {
   int64_t size() const { return file_->size(); }
 
   Result<size_t> read(int64_t offset, ByteSpan into) {
+    if (!file_->is_scattered()) return file_->read(offset, into);
     const MutexLock lock(mutex_);
     const int64_t begin = offset / kBlock * kBlock;
     const bool is_next = begin == newest_ || begin == newest_ + kBlock;

@@ -42,10 +42,12 @@ class ReadThreads {
   ~ReadThreads();
 
   int count() const { return count_; }
-  // Calls work() on so many threads at once, this one included, and waits for all.
+  // Calls work() on this thread, and on up to threads - 1 others at the same time. Returns
+  // when all these calls have ended. A thread that wakes up later does not call it.
   void run(int threads, const std::function<void()>& work);
 
  private:
+  class Turn;
   ThreadPool& pool();
 
   const int count_;
