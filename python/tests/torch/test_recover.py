@@ -389,7 +389,7 @@ def test_the_program_becomes_the_launcher():
 
     helped, wrong = run("--help"), run("-n", "0", "train.py")
     assert helped.returncode == 0 and "holdfast launch -n 4 train.py" in helped.stdout, helped.stderr
-    assert (wrong.returncode, wrong.stderr) == (2, "holdfast: launch: -n 0; expected 1 or more\n")
+    assert (wrong.returncode, wrong.stderr) == (2, "holdfast: launch: -n 0; expected 1 to 1024\n")
 
 
 def test_recover_is_refused_without_the_launcher(tmp_path):
