@@ -28,6 +28,7 @@ from holdfast.options import Recover
 from holdfast.torch.loop.durable_steps import DurableSteps
 from holdfast.torch.recover.call_log import CallLog
 from holdfast.torch.recover.peers import Replaying, tell
+from holdfast.torch.recover.undo import check_replicas
 from holdfast.torch.state.training_state import TrainingState
 
 _log = logging.getLogger("holdfast")
@@ -65,7 +66,9 @@ class Messages:
         if transport is None:
             return
         told = tell(transport, {"log": self._options.log, "is on": self.is_on if self._is_decided else None,
-                                "boxes": [] if self._is_decided else self._boxes()})
+                                "boxes": [] if self._is_decided else self._boxes(), "undo": self._options.undo})
+        if any(one["undo"] for one in told):
+            check_replicas([one["boxes"] for one in told if one["is on"] is None])
         if self._is_decided or self._options.log is None:
             return
         self._is_decided = True
