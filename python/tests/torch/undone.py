@@ -44,6 +44,7 @@ def here(point):
     if f"{rank}:{step}" in holds and point == "gate" and not (mark / f"{place} held").exists():
         (mark / f"{place} held").touch()
         wait_until(lambda: not worker_side.current().link.is_current)
+    place = f"{rank}:*:{point}" if f"{rank}:*:{point}" in kills else place
     if place in kills and not (mark / place).exists():
         updated = [other for other in range(3) if other != rank and f"{other}:{step}" not in holds]
         if point == "gate":

@@ -223,8 +223,8 @@ class GatedSteps:
         self._trail.stepped(step)
         self._refresh()
 
-    def is_done_elsewhere(self, step: int) -> bool:
-        """True if another rank was through ck.step(step) before it had to make the step again (undo.py)."""
+    def leaves_out(self, step: int) -> bool:
+        """True if another rank was through ck.step(step) before it had to make the step again: nobody saves it."""
         return False
 
     def save(self, function: Callable[[], None]) -> None:

@@ -26,8 +26,11 @@ class OpenSteps(GatedSteps):
         super().join()
         self._undo.make_again(self._make, self._note_step, self._reach_top)
 
-    def is_done_elsewhere(self, step: int) -> bool:
-        return step in self._undo.skipped
+    def leaves_out(self, step: int) -> bool:
+        if step not in self._undo.skipped:
+            return False
+        self._data.note_step()
+        return True
 
     def before_update(self, args: Any, kwargs: Any) -> Any:
         changed = super().before_update(args, kwargs)

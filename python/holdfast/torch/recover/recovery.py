@@ -62,6 +62,11 @@ class Recovery:
         saves.on_stopped = lambda: self._link.say("saved")
         self._link.events.write_to(self._job)
 
+    def tell_steps_again(self, listener: Callable[[int], None]) -> None:
+        """Calls the function with each step that was done, and was made again behind its ck.step() (undo.py)."""
+        if self._membership.undo is not None:
+            self._membership.undo.on_step_again = listener
+
     def agreed(self, step: int | None) -> None:
         """All ranks have agreed that this is the newest durable step; None if there is none."""
         self._membership.agreed(step)
@@ -129,7 +134,7 @@ class Recovery:
             self._tell_plain("steps are not made by ck.run()", is_open=True)
             self._link.note_commit()
         reach("step")
-        if self._membership.is_broken or self._steps.is_done_elsewhere(step):
+        if self._membership.is_broken or self._steps.leaves_out(step):
             return False
         is_whole = self._unless_lost(lambda: self._steps.save(functools.partial(function, step, loss)))
         if is_whole and self._job is not None:

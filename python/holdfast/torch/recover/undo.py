@@ -75,6 +75,7 @@ class Undo:
         self._many = 0  # updates of optimizers in the newest run
         self._taken_back = 0  # updates of optimizers, since the newest run
         self._line = ""  # what was taken back, on all ranks
+        self.on_step_again: Callable[[int], None] = _nothing
         self.skipped: set[int] = set()  # what ranks that have taken an update back had told ck.step() already
 
     # In each run
@@ -133,7 +134,7 @@ class Undo:
         self._records.go_back(run.marks[1])
         self._records.position = run.position
         gate.go_back(target)
-        self._taken_back, self._made, self._undone = self._many, None, (run, between)
+        self._taken_back, self._made, self._undone = max(1, self._many), None, (run, between)
 
     def share(self, transport: _native.TcpTransport, *, is_new: bool = False) -> None:
         """All ranks take what one of them has, if one has taken an update back. `is_new` in a replacement."""
@@ -166,6 +167,7 @@ class Undo:
             make(*run.call)
             for step in run.steps:
                 note_step(step)
+                self.on_step_again(step)
             between.put_back()
             self._records.position, self._trail.function = None, between.function
             reach_top()
@@ -197,3 +199,6 @@ class _Between:
             self._state.peers.load_options(self._options)
         for one, tree, tensors in self._objects:
             one.give(tree, tensors)
+
+
+def _nothing(_: int) -> None: ...
