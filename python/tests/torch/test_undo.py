@@ -10,6 +10,7 @@ from torch import nn
 
 import holdfast
 from holdfast.launch.decisions import decide
+from holdfast.torch.recover.undo import check_replicas
 from holdfast.torch.recover.undone_updates import KeptUpdate
 
 JOB = Path(__file__).parent / "undone.py"
@@ -100,3 +101,106 @@ def test_an_average_that_an_update_does_not_read_is_dropped():
     before, _, now = undo_one("AdamW(betas=(0.0, 0.99))", 30)
     assert not now["exp_avg"].any() and (now["exp_avg_sq"] == before["exp_avg_sq"]).float().mean() > 0.9
     assert (now["parameter"] == before["parameter"]).float().mean() > 0.9
+
+
+def test_the_newest_update_that_nobody_lacks_is_the_one_to_go_on_after():
+    def courses(**told):
+        made = decide({int(rank[1:]): {"committed": one[0], "ready": one[0], "begun": one[1], "records": one[2]}
+                       for rank, one in told.items()}, floor=0)
+        return made.refused or (made.target, made.courses)
+
+    # Rank 1 is lost. The others have made other updates, or it has made none of an update that all others have.
+    assert courses(r0=(6, True, [[1, 6]]), r2=(5, True, [[1, 5]])) == (5, {0: "undo", 2: "back"})
+    assert courses(r0=(6, True, [[1, 5]]), r2=(6, False, [])) == (5, {0: "undo", 2: "undo"})
+    assert courses(r0=(6, True, [[1, 5], [2, 6]]), r2=(6, False, [[1, 6]])) == (6, {0: "back", 2: "go on"})
+    assert courses(r0=(6, False, [])) == (6, {0: "go on"})
+    assert courses(r0=(7, True, []), r2=(5, True, [])) == (
+        "rank 0 has made update 7, and others have made update 5; expected at most one more, which can be taken back")
+
+
+def refused(tmp_path, make, **options):
+    model = nn.Linear(2, 2)
+    with pytest.raises(ValueError) as error:
+        holdfast.Checkpointer(tmp_path / "run", model=model, optimizer=make(model.parameters()),
+                              recover=holdfast.Recover(undo=True), **options)
+    assert not (tmp_path / "run").exists()
+    return str(error.value)
+
+
+def hooked(parameters):
+    made = torch.optim.SGD(parameters)
+    made.register_step_pre_hook(lambda *_: None)
+    return made
+
+
+EXPECTED = "expected SGD, Adam, AdamW, NAdam, RAdam, Adagrad, RMSprop or Adadelta of torch, without AMSGrad"
+
+
+@pytest.mark.parametrize("make, why", [
+    (lambda one: torch.optim.AdamW(one, amsgrad=True), f"AdamW with amsgrad cannot be taken back; {EXPECTED}"),
+    (torch.optim.Adamax, f"Adamax cannot be taken back; {EXPECTED}"),
+    (torch.optim.Rprop, f"Rprop cannot be taken back; {EXPECTED}"),
+    (torch.optim.LBFGS, f"LBFGS cannot be taken back; {EXPECTED}"),
+    (type("Own", (torch.optim.SGD,), {}), f"Own cannot be taken back; {EXPECTED}"),
+    (lambda one: torch.optim.Adadelta(one, weight_decay=0.1),
+     "an update of Adadelta with weight_decay cannot be taken back; expected weight_decay=0"),
+    (hooked, "SGD has hooks of its own around step(), whose changes cannot be taken back; expected none")])
+def test_what_cannot_be_taken_back_is_refused_at_the_start(tmp_path, make, why):
+    said = refused(tmp_path, make)
+    assert said.startswith("undo=True: ") and said.endswith(why) and "\n" not in said
+
+
+def test_a_fused_optimizer_with_a_scaler_and_unfit_options_are_refused(tmp_path):
+    said = refused(tmp_path, lambda one: torch.optim.Adam(one, fused=True), scaler=torch.amp.GradScaler("cpu"))
+    assert said == ("undo=True: a fused Adam with a GradScaler divides gradients itself, so that they cannot be "
+                    "kept; expected fused=False")
+    with pytest.raises(ValueError, match=r'^undo=True, log="messages": .*; expected one of the two$'):
+        holdfast.Recover(undo=True, log="messages")
+    with pytest.raises(ValueError, match="^undo=2; expected True or False$"):
+        holdfast.Recover(undo=2)
+
+
+def test_sparse_gradients_and_closures_are_refused_in_the_update():
+    one = nn.Embedding(4, 2, sparse=True)
+    one(torch.tensor([1])).sum().backward()
+    with pytest.raises(ValueError, match="^undo=True: a gradient is sparse; expected dense ones$"):
+        KeptUpdate().keep(torch.optim.SGD(one.parameters()))
+
+
+class Ran:
+    """What a run of undone.py has left, by rank."""
+
+    def __init__(self, run, kills="-", holds="-"):
+        self.code, self.said = launch([JOB, run, STEPS, kills, holds, "AdamW"], ranks=3, said=f"{run}.said")
+        assert self.code == 0, self.said
+        self.lines = [[json.loads(line) for line in Path(f"{run}.losses.{rank}").read_text().splitlines()]
+                      for rank in range(3)]
+        self.end = [json.loads(Path(f"{run}.end.{rank}").read_text()) for rank in range(3)]
+        self.recovered = sorted((json.loads(line) for one in Path(run).glob("events/*.jsonl")
+                                 for line in one.read_text().splitlines() if '"event":"recovered"' in line.replace(" ", "")),
+                                key=lambda one: one["step"])
+
+
+def test_survivors_that_are_an_update_ahead_take_it_back_and_replicas_are_alike(tmp_path):
+    whole = Ran(tmp_path / "whole")
+    # Nobody is ahead in step 1. Rank 0 has made the update of step 3, and rank 2 has not. Those of steps 5 and 8
+    # were made by all survivors; nobody knows whether the lost rank has. Step 8 is the last.
+    ran = Ran(tmp_path / "run", "1:1:forward,1:3:gate,0:5:gate,1:8:gate", "2:3")
+    for rank, (lines, expected) in enumerate(zip(ran.lines, whole.lines, strict=True)):
+        assert [(step, samples) for step, _, samples, _ in lines] == [(one[0], one[2]) for one in expected]
+        assert [loss for _, loss, *_ in lines] == pytest.approx([one[1] for one in expected], rel=1e-4)
+        assert len({pid for *_, pid in lines}) == (2, 4, 1)[rank], ran.said
+    assert len({end["alike"] for end in ran.end}) == 1 and all(end["finite"] for end in ran.end)
+    assert [(one["counter"], one["generator"], one["rate"]) for one in ran.end] == [
+        (one["counter"], one["generator"], one["rate"]) for one in whole.end]
+    assert [(one["step"], one["rung"], one["exact"], one["outcome"], one["reason"]) for one in ran.recovered] == [
+        (1, "replica", True, "back", ""), *(
+            (step, "replica", False, "undo", f"undo: rank {ranks} took 1 update back, and not all bits come back")
+            for step, ranks in ((3, "0"), (5, "1, 2"), (8, "0, 2")))], ran.said
+    assert (tmp_path / f"run/step-{STEPS - 1:08}").is_dir()
+
+
+def test_ranks_with_different_parameters_are_refused():
+    check_replicas([[b"a", b"b"], [b"b", b"a"]])
+    with pytest.raises(ValueError, match="^undo=True: ranks have different parameters; expected replicas on all ranks"):
+        check_replicas([[b"a"], [b"b"]])
