@@ -53,7 +53,7 @@ class GatedSteps:
         self._steps_done = 0
         self._skipped: SkippedCalls | None = None  # of a replacement
         self._replay: Replay | None = None  # of one that makes steps again alone
-        self._messages = membership.messages
+        self._messages, self._updates_log = membership.messages, membership.messages.updates
         self._update = 0  # that is made again
         self._batch_outside = -1  # the batch after which a collective call was made outside of run()
         self._updates = False  # the newest run has made an update
@@ -270,6 +270,7 @@ class GatedSteps:
         """Makes the record again, and sends it: the step may have changed more since the gate."""
         gate = self._membership.gate
         if gate is not None and self._records.values:
+            self._records.seal |= self._messages.seal_at_end(self._made)
             self._records.make_at_end(self._trail.calls)
             if self._replay is not None:
                 self._replay.note_record(self._records, is_at_end=True)
@@ -295,12 +296,21 @@ class GatedSteps:
 
     def before_update(self, args: Any, kwargs: Any) -> Any:
         """The hook before an update. Returns other arguments for it, or None."""
+        if self._phase == "updated":
+            self._updates_log.begin_update(args[0])
         if self._phase != "step":
             return None
         changed = replace_closure(args, kwargs, self._gate_after)
         if changed is None:
-            self._pass_gate(updates=True)
+            self._pass_gate(updates=True, optimizer=args[0])
+            self._updates_log.begin_update(args[0])
+        else:
+            self._updates_log.refuse("its optimizer is called with a closure")
         return changed
+
+    def after_update(self, optimizer: Any) -> None:
+        """The hook after an update."""
+        self._updates_log.end_update(optimizer, self._made)
 
     def _gate_after(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         def then_pass() -> Any:
@@ -311,13 +321,16 @@ class GatedSteps:
 
         return then_pass
 
-    def _pass_gate(self, *, updates: bool) -> None:
+    def _pass_gate(self, *, updates: bool, optimizer: Any = None) -> None:
         gate = self._membership.gate
         assert gate is not None
         self._groups.wait_for_calls()
         self._messages.settle()
-        updates = self._start.look_at_gate(self._trail.function) or updates
-        self._records.seal = self._messages.seal(self._update if self._replay else gate.committed + 1)
+        writes = self._start.look_at_gate(self._trail.function)
+        updates, update = writes or updates, self._update if self._replay else gate.committed + 1
+        self._records.seal = self._messages.seal(update)
+        if self._replay is None and self._groups.failure is None:
+            self._messages.prepare(update, optimizer, self._trail.written if writes else [])
         record = self._records.capture()
         is_top = self._trail.is_top(self._records.has_moved(record), updates)
         made = self._records.make_at_gate(record, self._trail.calls, is_top=is_top)
@@ -340,6 +353,7 @@ class GatedSteps:
             if self._groups.failure is not None:
                 raise self._groups.failure
             with self._groups.at_gate():
+                self._membership.pass_on_update()
                 self._membership.compare_at_gate()
                 gate.pass_gate(gate.committed + 1, made.packed)
         except (Error, TimeoutError, RuntimeError):
@@ -348,6 +362,7 @@ class GatedSteps:
             if self._link.agree(self._status)["course"] != "forward":
                 raise _Back from None
             gate.forward(gate.committed + 1)
+        self._messages.commit()
 
     def _commit(self) -> None:
         self._phase, self._groups.may_repeat = "updated", False
@@ -384,6 +399,7 @@ class GatedSteps:
     def _on_call(self, name: str) -> None:
         if self._phase == "between" and not self._groups.is_recording:
             self._batch_outside = self._batches()
+        self._updates_log.note_call(name)
         if self._phase == "updated" and not self._has_warned:
             self._has_warned = True
             _log.warning("%s is called after the update of a step: if a rank dies then, all ranks "
