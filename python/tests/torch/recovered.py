@@ -9,6 +9,7 @@ any. RUN.losses.R has a line for each step of rank R, RUN.end.R digests of all t
 and RUN.killed a file for each kill. HOW are words for what the training does else (HOW below).
 """
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -41,7 +42,9 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 import holdfast
 from holdfast.torch.loop.saves import Saves
 from holdfast.torch.recover import crash_points
+from holdfast.torch.recover.messages import Messages
 from holdfast.torch.recover.step_start import StepStart
+from holdfast.torch.recover.updates import key_of
 
 WIDTH, BATCH = 16, 12
 INFINITE = 1  # modulo 4
@@ -103,11 +106,11 @@ HOW = {
     "stops first": "the launcher gets SIGTERM right before a rank dies",
     "gpipe": "stages in another schedule", "interleaved": "the same, with two stages on each rank",
     "zero bubble": "the same", "keeps nothing": "Recover(log=None)", "keeps little": "room for less than one step of messages",
-    "spills": "4 kB of messages, and more in a folder",
+    "spills": "4 kB of messages, or no update, and more in a folder",
     "sgd": "SGD with momentum", "adamax": "Adamax", "amsgrad": "AMSGrad", "fused": "fused AdamW",
     "auto": "Recover(log='auto')", "flips a bit": "a survivor flips a bit of an entry of its peer when a rank dies",
     "other entry": "the same with the entry of the update before", "two updates": "two updates in one run",
-    "clamps": "the step writes to parameters behind its update", "sparse": "an embedding with sparse gradients",
+    "clamps": "the step writes to parameters behind its update",
     "asks in the update": "an optimizer that calls other ranks in its update",
     "other threads": "a replacement has another number of threads",
     "restores nothing": "a control: the step is made again from where it was",
@@ -522,6 +525,8 @@ def main():
     global step
     Path(f"{run}.killed").mkdir(exist_ok=True)
     crash_points.on_reach = here
+    if how & {"flips a bit", "other entry"}:
+        damage_entries()
     if "restores nothing" in how:
         StepStart.restore = lambda self: None
     dist.init_process_group("gloo")
@@ -584,17 +589,46 @@ def recover():
         return holdfast.Recover(log=None)
     if "keeps little" in how:
         return holdfast.Recover(log="messages", memory="300B")
-    if "spills" in how:
+    log = "auto" if "auto" in how else {"stages": "messages", "fsdp": "updates", "tensor": "updates"}.get(kind)
+    if how & {"spills", "flips a bit"}:
         os.makedirs(f"{run}.spill", exist_ok=True)
-        return holdfast.Recover(log="messages", memory=4000, spill=f"{run}.spill")
-    if "auto" in how:
-        return holdfast.Recover(log="auto")
-    kinds = {"stages": "messages", "fsdp": "updates", "tensor": "updates"}
-    return holdfast.Recover(log=kinds[kind]) if kind in kinds else None
+        return holdfast.Recover(log=log, memory=4000 if kind == "stages" else 1, spill=f"{run}.spill")
+    return None if log is None else holdfast.Recover(log=log)
+
+
+def damage_entries():
+    """Before survivors send what they have kept, the newest entry of an update is damaged."""
+    serve = Messages.serve
+
+    def serve_damaged(self, transport, replaying, *more):
+        log = self._log.native
+        for lost, (_, _, through) in replaying.items():
+            with contextlib.suppress(holdfast.NotFoundError):
+                text, body = log.find(key_of(through - 1, lost))
+                data = torch.frombuffer(bytearray(body), dtype=torch.uint8)
+                if "other entry" in how:
+                    log.put(key_of(through, lost), text, [(data.data_ptr(), data.nbytes)])
+                else:
+                    flip_in_files(log.pack(key_of(through, lost)))
+        serve(self, transport, replaying, *more)
+
+    Messages.serve = serve_damaged
+
+
+def flip_in_files(record):
+    """Flips the last bit of a record in the files of this process that have no name any more."""
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if f"{run}.spill" in os.readlink(f"/proc/self/fd/{number}"):
+                with open(f"/proc/self/fd/{number}", "r+b") as file:
+                    at = file.read().find(record)
+                    if at >= 0:
+                        file.seek(at + len(record) - 1)
+                        file.write(bytes([record[-1] ^ 1]))
 
 
 def after_resume(training):
-    if "other threads" in how and os.environ.get("HOLDFAST_GENERATION", "0") != "0":
+    if "other threads" in how and kind == "stages" and os.environ.get("HOLDFAST_GENERATION", "0") != "0":
         torch.set_num_threads(torch.get_num_threads() + 1)
     if "sets a rate" in how:
         training.optimizer.param_groups[0]["lr"] = 5e-3
@@ -612,6 +646,8 @@ def spoil_once(training):
 
 
 def start_up():
+    if "other threads" in how and kind != "stages" and os.environ.get("HOLDFAST_GENERATION", "0") != "0":
+        torch.set_num_threads(torch.get_num_threads() + 1)  # updates are made again in ck.resume()
     if "reads a table" in how:
         table = torch.arange(300_000.0) if rank == 0 else torch.zeros(300_000)
         dist.broadcast(table, 0)
