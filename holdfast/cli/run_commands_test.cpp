@@ -396,7 +396,7 @@ TEST_F(RunCommandsTest, EveryBadCallIsOneSentenceWithItsExitCode) {
   const Call calls[] = {
       {"ls T/nowhere", 4, "No such file"},
       {"ls T/empty", 4, "no run directory, and none in it"},
-      {"ls T/noise.bin", 2, "noise.bin"},
+      {"ls T/noise.bin", 2, "noise.bin: not a folder; expected one"},
       {"show", 2, "PATH is required"},
       {"show T/nowhere", 4, "No such file"},
       {"show T/noise.bin", 1, "its format is not known"},

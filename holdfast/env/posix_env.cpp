@@ -113,6 +113,9 @@ class PosixEnv : public Env {
          entry.increment(error)) {
       names.push_back(entry->path().filename().native());
     }
+    if (error.value() == ENOTDIR) {
+      return invalid("{}: not a folder; expected one", folder.native());
+    }
     if (error) return errno_error(error.value(), "list", folder);
     std::sort(names.begin(), names.end());
     return names;

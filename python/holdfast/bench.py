@@ -168,7 +168,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
     args = parser.parse_args(words)
     args.bytes = (args.size or (32 if args.quick else 512)) * 10**6
-    if not args.folder.is_dir():
+    if not os.path.isdir(args.folder):  # False also for a name that is too long
         parser.error(f"{args.folder}: not a folder; expected one on the disk to measure")
     if args.bytes <= 0:
         parser.error(f"--size {args.size}; expected 1 or more")

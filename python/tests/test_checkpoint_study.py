@@ -478,7 +478,8 @@ class TestBench:
             assert 0 < one["stall"][1] <= one["stall"][0] <= one["durable"][0] and one["load"][0] > 0 and one["every"] > 0
         assert list(tmp_path.iterdir()) == []
 
-    @pytest.mark.parametrize(("words", "said"), [(["nowhere"], "nowhere: not a folder"), ([".", "--mtbf", "soon"], "soon"),
+    @pytest.mark.parametrize(("words", "said"), [(["nowhere"], "nowhere: not a folder"), ([300 * "long"], "not a folder"),
+                                                 ([".", "--mtbf", "soon"], "soon"),
                                                  ([".", "--size", "99999999"], "MB are free")])
     def test_wrong_calls_are_one_sentence(self, words, said, capsys):
         from holdfast import bench

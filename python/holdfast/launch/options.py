@@ -17,6 +17,7 @@ _EXAMPLES = """examples:
 """
 
 SPARE = "spare"
+MOST_RANKS = 1024  # of one host: a wrong number shall not fill the machine with processes
 GPU = "gpu"
 
 
@@ -55,9 +56,9 @@ def parse(arguments: list[str], variables: Mapping[str, str] = os.environ) -> Op
     """The options, or an exit with a sentence about what is wrong."""
     parser = _parser()
     given = parser.parse_args(arguments)
-    if given.ranks is not None and given.ranks < 1:
-        parser.error(f"-n {given.ranks}; expected 1 or more")
-    if not given.module and not Path(given.program).is_file():
+    if given.ranks is not None and not 1 <= given.ranks <= MOST_RANKS:
+        parser.error(f"-n {given.ranks}; expected 1 to {MOST_RANKS}")
+    if not given.module and not os.path.isfile(given.program):
         parser.error(f"{given.program}: no such file; expected a Python script")
     if given.ranks is None:
         given.ranks = _count_gpus()
@@ -69,9 +70,9 @@ def parse(arguments: list[str], variables: Mapping[str, str] = os.environ) -> Op
     try:
         _place(made, given, variables)
         made.most = made.ranks * made.hosts if given.most is None else given.most
-        if made.most < made.ranks * made.hosts:
-            raise ValueError(f"--most {made.most}; expected {made.ranks * made.hosts} or more, the number "
-                             "of ranks")
+        if not made.ranks * made.hosts <= made.most <= MOST_RANKS * made.hosts:
+            raise ValueError(f"--most {made.most}; expected {made.ranks * made.hosts}, the number of ranks, "
+                             f"to {MOST_RANKS * made.hosts}")
         if given.logs is not None:
             made.logs = given.logs.absolute()
             made.logs.mkdir(parents=True, exist_ok=True)

@@ -72,8 +72,13 @@ def main() -> int:
         parser.error(f"--steps {given.steps}; expected 3 or more")
     if shutil.which(command[0]) is None:
         parser.error(f"{command[0]}: no such program; expected a command such as python train.py")
-    if given.folder is not None and given.folder.exists():
-        parser.error(f"--folder {given.folder}: is there already; expected a new folder")
+    if given.folder is not None:
+        try:
+            given.folder.mkdir(parents=True)
+        except FileExistsError:
+            parser.error(f"--folder {given.folder}: is there already; expected a new folder")
+        except OSError as error:
+            parser.error(f"--folder {given.folder}: {error.strerror}; expected a new folder")
     return _rehearse(command, given)
 
 

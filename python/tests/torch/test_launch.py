@@ -375,7 +375,10 @@ def test_there_is_a_rank_for_each_gpu(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("arguments, words", [
-    (["-n", "0", "train.py"], "-n 0; expected 1 or more"),
+    (["-n", "0", "train.py"], "-n 0; expected 1 to 1024"),
+    (["-n", "100000", "train.py"], "-n 100000; expected 1 to 1024"),
+    (["-n", "2", "--most", "5000", str(SCRIPT)], "--most 5000; expected 2, the number of ranks, to 1024"),
+    ([300 * "long"], "no such file; expected a Python script"),
     (["missing.py"], "missing.py: no such file; expected a Python script"),
     (["--rank", "3", "train.py"], "unrecognized arguments"),
     (["--hang", "-1", "train.py"], "--hang: -1; expected seconds, 0 or more"),

@@ -426,7 +426,7 @@ def pair(first, second, noisy=False):
 
 
 @pytest.mark.parametrize("data", first_of([pair(14, 8, noisy=True), pair(8, 14), pair(14, 8), pair(8, 8),
-                                           pair(8, 14, noisy=True)], 2))
+                                           pair(8, 14, noisy=True)], 1))
 @pytest.mark.parametrize("loop", [zipped, in_turn])
 def test_several_loaders_are_resumed_together(tmp_path, data, loop, caplog):
     check_stops(tmp_path, data, loop)

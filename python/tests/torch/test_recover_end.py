@@ -24,8 +24,8 @@ def newest(run):
 
 @pytest.mark.parametrize("kills, how", [
     (["1:7:after step"], []),
-    (["0:7:after step", "2:7:ending"], []),
-    (["1:7:after update"], ["hears late"]),
+    pytest.param(["0:7:after step", "2:7:ending"], [], marks=LONG),
+    pytest.param(["1:7:after update"], ["hears late"], marks=LONG),
 ], ids=["between the last step and close", "in close", "before the last step"])
 def test_close_saves_the_last_step(tmp_path, whole, kills, how):
     run = tmp_path / "run"
@@ -40,7 +40,7 @@ def test_a_training_goes_on_exactly_from_an_end_that_a_replacement_has_saved(tmp
     Ran("ddp", run, STEPS + 4, how=how).check_end(whole("ddp", STEPS + 4, how))
 
 
-@pytest.mark.parametrize("kill, how", [("1:9:step", []), ("1:9:after step", ["unsettled"])])
+@pytest.mark.parametrize("kill, how", [pytest.param("1:9:step", [], marks=LONG), ("1:9:after step", ["unsettled"])])
 def test_a_save_of_the_last_step_that_was_dropped_is_made_again(tmp_path, whole, kill, how):
     run = tmp_path / "run"
     ran = Ran("ddp", run, 10, [kill], how)

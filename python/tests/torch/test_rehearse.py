@@ -170,6 +170,7 @@ def holdfast_rehearse(*arguments):
     (["--steps", "2", "--", "true"], "--steps 2; expected 3 or more"),
     (["--at", "x", "--", "true"], "x; expected steps such as 8,13"),
     (["--folder", "/", "--", "true"], "--folder /: is there already; expected a new folder"),
+    (["--folder", 300 * "long", "--", "true"], "File name too long; expected a new folder"),
 ])
 def test_wrong_calls_get_one_sentence(arguments, says):
     done = holdfast_rehearse(*arguments)
