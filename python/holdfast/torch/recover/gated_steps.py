@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from holdfast.errors import Error
 from holdfast.torch.data.read_loaders import watch_loaders
-from holdfast.torch.loop.optimizer_hooks import replace_closure
+from holdfast.torch.loop.optimizer_hooks import call_before_scaler_updates, replace_closure
 from holdfast.torch.recover.buddies import BuddyGate
 from holdfast.torch.recover.crash_points import reach
 from holdfast.torch.recover.membership import Membership
@@ -62,7 +62,7 @@ class GatedSteps:
         self._groups.on_call = self._on_call
         self._scalers = scalers
         for scaler in scalers:
-            self._guard(scaler)
+            call_before_scaler_updates(scaler, self._pass_if_shut)
 
     def take_over(self) -> int:
         """Takes the place of a lost rank. Returns the last step that is done where it begins."""
@@ -315,11 +315,14 @@ class GatedSteps:
     def _gate_after(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         def then_pass() -> Any:
             result = closure()
-            if self._phase == "step":
-                self._pass_gate(updates=True)
+            self._pass_if_shut()
             return result
 
         return then_pass
+
+    def _pass_if_shut(self) -> None:
+        if self._phase == "step":
+            self._pass_gate(updates=True)
 
     def _pass_gate(self, *, updates: bool, optimizer: Any = None) -> None:
         gate = self._membership.gate
@@ -344,7 +347,8 @@ class GatedSteps:
             self._phase = "updated"
             return
         reach("committed")
-        self._commit()
+        self._phase, self._groups.may_repeat = "updated", False
+        self._link.note_commit()
 
     def _pass(self, gate: BuddyGate, made: Made) -> None:
         """Returns when this rank is committed to the update. Raises _Back if all make the step again."""
@@ -364,10 +368,6 @@ class GatedSteps:
             gate.forward(gate.committed + 1)
         self._messages.commit()
 
-    def _commit(self) -> None:
-        self._phase, self._groups.may_repeat = "updated", False
-        self._link.note_commit()
-
     def _was_void(self, error: Exception) -> bool:
         """Whether a run has failed because a rank was lost: in a collective call, or in a save."""
         may_be = self._groups.failure is not None or isinstance(error, (Error, TimeoutError))
@@ -377,17 +377,6 @@ class GatedSteps:
         gate = self._membership.gate
         assert gate is not None
         return {"committed": gate.committed, "ready": gate.ready, "begun": self._phase == "step"}
-
-    def _guard(self, scaler: Any) -> None:
-        """Lets scaler.update() pass the gate: a GradScaler that skips an update calls no hook."""
-        update = scaler.update
-
-        def guarded(*args: Any, **kwargs: Any) -> Any:
-            if self._phase == "step":
-                self._pass_gate(updates=True)
-            return update(*args, **kwargs)
-
-        scaler.update = guarded
 
     def _batches(self) -> int:
         """How many batches the loader has handed out.
