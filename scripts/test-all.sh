@@ -87,7 +87,8 @@ tensorflow() {
   export HOLDFAST_TENSORFLOW_PYTHON=$python
   build/check/holdfast/tensorflow/tensorflow_test --gtest_filter='*RealTensorFlow*'
   PYTHONPATH=$PWD/build/check/python \
-    .venv/bin/python -m pytest -q python/tests/test_tensorflow_files.py
+    .venv/bin/python -m pytest -q python/tests/test_tensorflow_files.py python/tests/test_mount.py \
+    -k tensorflow
 }
 
 chainer() {

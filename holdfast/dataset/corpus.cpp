@@ -9,8 +9,9 @@
 namespace holdfast {
 
 struct Corpus::Readers {
-  Readers(Env& env, const std::vector<Path>& paths, int count)
-      : files(env, paths), threads(count) {}
+  Readers(Env& env, const std::vector<Path>& paths, const std::vector<FileIndex>& indexes,
+          int count)
+      : files(env, paths, indexes), threads(count) {}
 
   OpenFiles files;
   ReadThreads threads;
@@ -30,7 +31,7 @@ Corpus::Corpus(Env& env, std::vector<Path> files, CorpusOptions options)
     : env_(env),
       files_(std::move(files)),
       options_(std::move(options)),
-      readers_(std::make_unique<Readers>(env, files_, options_.threads)) {}
+      readers_(std::make_unique<Readers>(env, files_, indexes_, options_.threads)) {}
 
 Corpus::~Corpus() = default;
 

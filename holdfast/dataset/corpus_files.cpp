@@ -47,12 +47,14 @@ bool is_file(Env& env, const Path& path) {
 }
 
 // The names in the folders that match one part of a pattern. Indexes are left out, since
-// "data/*" means the data.
-std::vector<Path> names_that_match(Env& env, const std::vector<Path>& folders,
-                                   const std::string& part) {
+// "data/*" means the data. A folder that cannot be listed is left out unless it is in an
+// object store, where it means that the store does not answer.
+Result<std::vector<Path>> names_that_match(Env& env, const std::vector<Path>& folders,
+                                           const std::string& part) {
   std::vector<Path> found;
   for (const Path& folder : folders) {
     const auto names = env.list(folder.empty() ? "." : folder);
+    if (!names.ok() && is_object(folder) && !is_missing(names.error())) return names.error();
     if (!names.ok()) continue;
     for (const std::string& name : *names) {
       const bool fits = ::fnmatch(part.c_str(), name.c_str(), FNM_PERIOD) == 0;
@@ -62,13 +64,15 @@ std::vector<Path> names_that_match(Env& env, const std::vector<Path>& folders,
   return found;
 }
 
-std::vector<Path> expand(Env& env, const Path& pattern) {
+Result<std::vector<Path>> expand(Env& env, const Path& pattern) {
   std::vector<Path> found{Path()};
   for (const Path& part : pattern) {
     if (is_pattern(part.native())) {
-      found = names_that_match(env, found, part.native());
+      found = HOLDFAST_TRY(names_that_match(env, found, part.native()));
     } else {
-      for (Path& path : found) path /= part;
+      // Path merges the slashes of "s3://".
+      const bool is_scheme = found.front().empty() && is_object(pattern);
+      for (Path& path : found) path = is_scheme ? Path(part.native() + "//") : path / part;
     }
   }
   std::erase_if(found, [&](const Path& path) { return !is_file(env, path); });
@@ -134,6 +138,8 @@ Result<CorpusKind> parse_corpus_kind(std::string_view word) {
   return invalid("kind: \"{}\"; expected one of{}", word, names);
 }
 
+bool is_object(const Path& path) { return path.native().find("://") != std::string::npos; }
+
 Path megatron_table_of(const Path& bin) { return Path(bin).replace_extension(".idx"); }
 
 Result<std::vector<Path>> find_corpus_files(Env& env,
@@ -141,8 +147,8 @@ Result<std::vector<Path>> find_corpus_files(Env& env,
   std::vector<Path> files;
   for (const std::string& pattern : patterns) {
     std::vector<Path> found;
-    if (is_pattern(pattern) && !is_file(env, pattern)) {
-      found = expand(env, pattern);
+    if (is_pattern(pattern) && (is_object(pattern) || !is_file(env, pattern))) {
+      found = HOLDFAST_TRY(expand(env, pattern));
     } else {
       found.push_back(HOLDFAST_TRY(find_named(env, pattern)));
     }
@@ -170,7 +176,7 @@ Result<CorpusKind> guess_corpus_kind(Env& env, const std::vector<Path>& files,
 Path index_path_of(const Path& file, const Path& folder) {
   if (folder.empty()) return file.native() + std::string(kIndexEnding);
   // Files of several folders may have the same name.
-  const Path whole = std::filesystem::absolute(file).lexically_normal();
+  const Path whole = is_object(file) ? file : std::filesystem::absolute(file).lexically_normal();
   const std::string digest = xxh3_128(bytes_of(whole.native())).hex().substr(0, 8);
   return folder / fmt::format("{}-{}{}", file.filename().native(), digest, kIndexEnding);
 }

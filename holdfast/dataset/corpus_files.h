@@ -24,13 +24,17 @@ std::string_view name_of(CorpusKind kind);
 // Fails with kInvalid, with all names, for another word.
 Result<CorpusKind> parse_corpus_kind(std::string_view word);
 
+// True for "s3://bucket/key", which is no path of this machine.
+bool is_object(const Path& path);
+
 // The file whose numbers say where the documents of x.bin are: x.idx.
 Path megatron_table_of(const Path& bin);
 
 // The files that the patterns name, in the order of the patterns; those of one pattern
 // are sorted bytewise. '*', '?' and [a-z] are understood in every part of a path, and a
 // path without them is taken as it is. "books" means books.bin if only that exists and
-// books.idx is there. Fails with kNotFound for a pattern without files.
+// books.idx is there. "s3://bucket/c4/*.jsonl" means objects, if the Env shows them as
+// files (store/object_store_env.h). Fails with kNotFound for a pattern without files.
 Result<std::vector<Path>> find_corpus_files(Env& env,
                                             const std::vector<std::string>& patterns);
 

@@ -239,6 +239,15 @@ TEST_F(CorpusTest, AFileThatIsCutWhileItIsReadIsNamed) {
   EXPECT_THAT(message_of(cut), ::testing::HasSubstr("a.jsonl"));
 }
 
+TEST_F(CorpusTest, AFileThatGrowsBeforeItIsReadIsNamed) {
+  write("a.jsonl", "one\ntwo\n");
+  const auto corpus = open("a.jsonl").value();
+  write("a.jsonl", "zero\none\ntwo\n");
+  const auto read = corpus->read(0);
+  EXPECT_ERROR(read, ErrorCode::kCorrupt);
+  EXPECT_THAT(message_of(read), ::testing::HasSubstr("13 bytes, and 8 when it was indexed"));
+}
+
 TEST_F(CorpusTest, ManyReadsAtOnceGiveWhatSingleReadsGive) {
   std::string text;
   for (int i = 0; i < 5000; ++i) {

@@ -161,10 +161,9 @@ Result<void> write_index(Env& env, const Path& file, const Path& temporary,
   return into->close();
 }
 
-// Locks the file, so that one process indexes it and others wait. Null where files
-// cannot be locked: then each process makes the index, and they are all equal.
-Result<std::unique_ptr<File>> lock_file(Env& env, const Path& path) {
-  auto file = HOLDFAST_TRY(env.open(path, {}));
+// Waits for the lock of a file. Null if the file cannot be locked.
+Result<std::unique_ptr<File>> lock_file(Env& env, const Path& path, OpenMode mode) {
+  auto file = HOLDFAST_TRY(env.open(path, {.mode = mode}));
   while (true) {
     const auto locked = file->try_lock(LockKind::kExclusive);
     if (!locked.ok() && locked.error().code() == ErrorCode::kUnsupported) {
@@ -173,6 +172,14 @@ Result<std::unique_ptr<File>> lock_file(Env& env, const Path& path) {
     if (HOLDFAST_TRY(locked)) return file;
     env.sleep_for(std::chrono::milliseconds(50));
   }
+}
+
+// Takes the lock that lets one process index a file while others wait: that of the file
+// itself, or that of an empty file beside the index if the file is an object. Null if it
+// cannot be locked: then each process makes the index, and they are all equal.
+Result<std::unique_ptr<File>> lock_index(Env& env, const Path& file, const Path& index) {
+  if (!is_object(file)) return lock_file(env, file, OpenMode::kRead);
+  return lock_file(env, index.native() + ".lock", OpenMode::kAppend);
 }
 
 }  // namespace
@@ -241,10 +248,15 @@ Result<void> FileIndex::check_table() const {
 
 Result<FileIndex> make_index(Env& env, const Path& file, const Path& path,
                              CorpusKind kind, const Progress& progress) {
+  if (is_object(path)) {
+    return unsupported("{}: an index cannot lie in an object store; expected a folder for it "
+                       "(--to, index=)",
+                       path.native());
+  }
   if (!env.info(folder_of(path)).ok()) {
     HOLDFAST_TRY(env.create_folders(folder_of(path)));
   }
-  const auto lock = HOLDFAST_TRY(lock_file(env, file));
+  const auto lock = HOLDFAST_TRY(lock_index(env, file, path));
   if (lock != nullptr) {
     auto made = FileIndex::open(env, file, path, kind);  // by the process waited for
     if (made.ok()) return made;

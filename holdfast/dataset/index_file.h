@@ -70,7 +70,8 @@ class FileIndex {
 };
 
 // Reads the whole file and writes its index, in the place of an older one. Several
-// processes may do so at a time: one of them reads, and the others wait for it.
+// processes may do so at a time: one of them reads, and the others wait for it. Fails with
+// kUnsupported if the index would lie in an object store.
 Result<FileIndex> make_index(Env& env, const Path& file, const Path& path,
                              CorpusKind kind, const Progress& progress);
 

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdarg>
 #include <cstdio>
@@ -23,7 +24,50 @@
 namespace holdfast {
 namespace {
 
-using Opened = std::shared_ptr<const MountedFile>;
+// A file that a program has open. If its samples lie all over the corpus, reads that follow
+// each other are served from blocks, each of which is read at once: the more samples are
+// read together, the more threads have work.
+class Opened {
+ public:
+  explicit Opened(std::shared_ptr<const MountedFile> file) : file_(std::move(file)) {}
+
+  int64_t size() const { return file_->size(); }
+
+  Result<size_t> read(int64_t offset, ByteSpan into) {
+    if (!file_->is_scattered()) return file_->read(offset, into);
+    const MutexLock lock(mutex_);
+    const int64_t begin = offset / kBlock * kBlock;
+    const bool is_next = begin == newest_ || begin == newest_ + kBlock;
+    newest_ = begin;
+    const bool is_inside = offset + std::ssize(into) <= begin + kBlock;
+    if (!is_next || !is_inside) return file_->read(offset, into);
+    if (begin != block_at_ && !read_block(begin)) return file_->read(offset, into);
+    const ByteView rest = ByteView(block_).subspan(
+        std::min(block_.size(), static_cast<size_t>(offset - begin)));
+    const size_t count = std::min(rest.size(), into.size());
+    std::copy_n(rest.begin(), count, into.begin());
+    return count;
+  }
+
+ private:
+  static constexpr int64_t kBlock = 1 << 20;
+
+  // Returns false if a part of the block cannot be read. What was asked for may be another.
+  bool read_block(int64_t begin) HOLDFAST_REQUIRES(mutex_) {
+    block_.resize(static_cast<size_t>(kBlock));
+    const auto count = file_->read(begin, block_);
+    block_.resize(count.ok() ? *count : 0);
+    block_at_ = count.ok() ? begin : -1;
+    return count.ok();
+  }
+
+  const std::shared_ptr<const MountedFile> file_;
+  Mutex mutex_;
+  // Where the block of the newest read begins. The first read is one of what was asked for.
+  int64_t newest_ HOLDFAST_GUARDED_BY(mutex_) = -2 * kBlock;
+  int64_t block_at_ HOLDFAST_GUARDED_BY(mutex_) = -1;
+  Bytes block_ HOLDFAST_GUARDED_BY(mutex_);
+};
 
 // What the callbacks of libfuse get.
 struct Mounted {
@@ -70,19 +114,21 @@ void* on_init(fuse_conn_info* connection, fuse_config* config) {
   return fuse_get_context()->private_data;
 }
 
+Opened& opened(const fuse_file_info* info) { return *reinterpret_cast<Opened*>(info->fh); }
+
 int on_getattr(const char* path, struct stat* into, fuse_file_info* info) {
-  const auto size_of = [&](const MountedFile& file) {
+  const auto has_size = [&](int64_t size) {
     fill(MountEntryKind::kFile, *into);
-    into->st_size = file.size();
+    into->st_size = size;
     return 0;
   };
-  if (info != nullptr && info->fh != 0) return size_of(**reinterpret_cast<const Opened*>(info->fh));
+  if (info != nullptr && info->fh != 0) return has_size(opened(info).size());
   const auto kind = mounted().tree.find(path);
   if (!kind.ok()) return failed(kind.error());
   fill(*kind, *into);
   if (*kind != MountEntryKind::kFile) return 0;
   const auto file = mounted().tree.open(path);
-  return file.ok() ? size_of(**file) : failed(file.error());
+  return file.ok() ? has_size((*file)->size()) : failed(file.error());
 }
 
 int on_readlink(const char* path, char* into, size_t size) {
@@ -115,14 +161,13 @@ int on_open(const char* path, fuse_file_info* info) {
 }
 
 int on_read(const char*, char* into, size_t size, off_t offset, fuse_file_info* info) {
-  const Opened& file = *reinterpret_cast<const Opened*>(info->fh);
   const auto count =
-      file->read(offset, ByteSpan(reinterpret_cast<std::byte*>(into), size));
+      opened(info).read(offset, ByteSpan(reinterpret_cast<std::byte*>(into), size));
   return count.ok() ? static_cast<int>(*count) : failed(count.error());
 }
 
 int on_release(const char*, fuse_file_info* info) {
-  delete reinterpret_cast<const Opened*>(info->fh);
+  delete &opened(info);
   return 0;
 }
 

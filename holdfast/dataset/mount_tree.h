@@ -41,6 +41,8 @@ class MountedFile {
   virtual int64_t size() const = 0;
   // Returns the number of bytes, which is smaller only at the end.
   virtual Result<size_t> read(int64_t offset, ByteSpan into) const = 0;
+  // True if neighbouring bytes come from places that lie far from each other.
+  virtual bool is_scattered() const { return false; }
 };
 
 // Safe from several threads.

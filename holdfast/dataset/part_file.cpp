@@ -34,41 +34,79 @@ size_t PartFile::sample_at(int64_t offset) const {
   return static_cast<size_t>(after - begins_.begin()) - 1;
 }
 
+namespace {
+
+// Bytes [begin, end) of a part, which lie `shift` further behind in a file.
+struct Piece {
+  size_t file = 0;
+  int64_t shift = 0;
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+// Bytes of a part that are asked for.
+class Window {
+ public:
+  Window(int64_t offset, ByteSpan into) : offset_(offset), into_(into) {}
+
+  int64_t end() const { return offset_ + std::ssize(into_); }
+
+  // Adds what lies at `at` of the part and at `from` of a file. Samples that follow each
+  // other in the file, too, become one piece with what separates them: that is the same byte.
+  void add(int64_t at, const FileRange& from) {
+    const Piece piece{from.file, from.begin - at, std::max(at, offset_),
+                      std::min(at + from.size(), end())};
+    if (piece.begin >= piece.end) return;
+    const bool follows = !pieces_.empty() && pieces_.back().file == piece.file &&
+                         pieces_.back().shift == piece.shift;
+    if (follows) {
+      pieces_.back().end = piece.end;
+    } else {
+      pieces_.push_back(piece);
+    }
+  }
+
+  // Copies what is asked for of a text at `at` of the part.
+  void put(int64_t at, std::string_view text) {
+    const int64_t from = std::max(at, offset_), to = std::min(at + std::ssize(text), end());
+    if (from >= to) return;
+    std::memcpy(into_.data() + (from - offset_), text.data() + (from - at),
+                static_cast<size_t>(to - from));
+  }
+
+  std::vector<SampleRead> reads() const {
+    std::vector<SampleRead> reads;
+    reads.reserve(pieces_.size());
+    for (const Piece& piece : pieces_) {
+      reads.push_back({{piece.file, piece.begin + piece.shift, piece.end + piece.shift},
+                       into_.subspan(static_cast<size_t>(piece.begin - offset_),
+                                     static_cast<size_t>(piece.end - piece.begin))});
+    }
+    return reads;
+  }
+
+ private:
+  const int64_t offset_;
+  const ByteSpan into_;
+  std::vector<Piece> pieces_{};
+};
+
+}  // namespace
+
 Result<size_t> PartFile::read(int64_t offset, ByteSpan into) const {
   if (offset >= size()) return size_t{0};
   into = into.first(static_cast<size_t>(
       std::min<int64_t>(std::ssize(into), size() - offset)));
-  const int64_t last = offset + std::ssize(into);
-  std::vector<SampleRead> reads;
-  // Copies what lies in the range of [begin, begin + size) of the part.
-  const auto inside = [&](int64_t begin, int64_t size) {
-    const int64_t from = std::max(begin, offset);
-    const int64_t to = std::min(begin + size, last);
-    return std::pair(from - begin, std::max<int64_t>(to - from, 0));
-  };
+  Window window(offset, into);
   const int64_t trailer_at = begin_of(samples_.size());
-  if (const auto [skip, count] = inside(trailer_at, std::ssize(corpus_.trailer())); count > 0) {
-    std::memcpy(into.data() + (trailer_at + skip - offset), corpus_.trailer().data() + skip,
-                static_cast<size_t>(count));
-  }
-  const size_t first = offset < trailer_at ? sample_at(offset) : samples_.size();
-  for (size_t number = first; number < samples_.size() && begin_of(number) < last; ++number) {
+  window.put(trailer_at, corpus_.trailer());
+  size_t number = offset < trailer_at ? sample_at(offset) : samples_.size();
+  for (; number < samples_.size() && begin_of(number) < window.end(); ++number) {
     const FileRange whole = HOLDFAST_TRY(corpus_.stored_range_of(samples_[number]));
-    const auto place = [&](int64_t at, int64_t count) {
-      return into.subspan(static_cast<size_t>(at - offset), static_cast<size_t>(count));
-    };
-    if (const auto [skip, count] = inside(begin_of(number), whole.size()); count > 0) {
-      const int64_t begin = whole.begin + skip;
-      reads.push_back({{whole.file, begin, begin + count},
-                       place(begin_of(number) + skip, count)});
-    }
-    const std::string_view end = corpus_.separator();
-    const int64_t end_at = begin_of(number) + whole.size();
-    if (const auto [skip, count] = inside(end_at, std::ssize(end)); count > 0) {
-      std::memcpy(place(end_at + skip, count).data(), end.data() + skip,
-                  static_cast<size_t>(count));
-    }
+    window.add(begin_of(number), whole);
+    window.put(begin_of(number) + whole.size(), corpus_.separator());
   }
+  std::vector<SampleRead> reads = window.reads();
   HOLDFAST_TRY(corpus_.read(reads));
   return into.size();
 }

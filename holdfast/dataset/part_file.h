@@ -1,6 +1,8 @@
 // Samples of a corpus as one file, one after the other.
 #pragma once
 
+#include <algorithm>
+
 #include "holdfast/dataset/mount_tree.h"
 
 namespace holdfast {
@@ -13,10 +15,13 @@ class PartFile : public MountedFile {
 
   int64_t size() const override;
   Result<size_t> read(int64_t offset, ByteSpan into) const override;
+  bool is_scattered() const override { return is_scattered_; }
 
  private:
   PartFile(const Corpus& corpus, std::vector<int64_t> samples)
-      : corpus_(corpus), samples_(std::move(samples)) {}
+      : corpus_(corpus),
+        samples_(std::move(samples)),
+        is_scattered_(!std::ranges::is_sorted(samples_)) {}
 
   // Where the sample with this number in the part begins; for the number behind the last
   // one, where the part ends.
@@ -26,6 +31,7 @@ class PartFile : public MountedFile {
 
   const Corpus& corpus_;
   const std::vector<int64_t> samples_;
+  const bool is_scattered_;
   std::vector<int64_t> begins_;  // empty if all samples have the same size
 };
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <latch>
 
 namespace holdfast {
 namespace {
@@ -37,13 +36,34 @@ std::vector<Run> runs_of(std::span<const SampleRead> reads) {
   return runs;
 }
 
-Result<void> read_run(OpenFiles& files, Run run) {
-  const auto source = HOLDFAST_TRY(files.file(run.front().from.file));
-  if (run.size() == 1) return source->read(run[0].from.begin, run[0].into);
+// Reads with one thread. Runs are sorted by their files, so that a file is looked up once.
+class Reader {
+ public:
+  explicit Reader(OpenFiles& files) : files_(files) {}
+
+  Result<void> read(Run run) {
+    const size_t file = run.front().from.file;
+    if (source_ == nullptr || file != file_) {
+      source_ = HOLDFAST_TRY(files_.file(file));
+      file_ = file;
+    }
+    return read_run(*source_, run);
+  }
+
+ private:
+  static Result<void> read_run(const Source& source, Run run);
+
+  OpenFiles& files_;
+  size_t file_ = 0;
+  std::shared_ptr<const Source> source_{};
+};
+
+Result<void> Reader::read_run(const Source& source, Run run) {
+  if (run.size() == 1) return source.read(run[0].from.begin, run[0].into);
   const int64_t begin = run.front().from.begin;
   int64_t end = begin;
   for (const SampleRead& one : run) end = std::max(end, one.from.end);
-  const Bytes bytes = HOLDFAST_TRY(source->read_bytes(begin, end - begin));
+  const Bytes bytes = HOLDFAST_TRY(source.read_bytes(begin, end - begin));
   for (const SampleRead& one : run) {
     if (one.into.empty()) continue;
     std::memcpy(one.into.data(), bytes.data() + (one.from.begin - begin), one.into.size());
@@ -62,6 +82,12 @@ Result<std::shared_ptr<const Source>> OpenFiles::file(size_t number) {
   }
   std::shared_ptr<const Source> source =
       HOLDFAST_TRY(FileSource::open(env_, paths_[number]));
+  const int64_t indexed = indexes_[number].header().file.bytes;
+  if (source->size() != indexed) {
+    return corrupt("{}: {} bytes, and {} when it was indexed; expected that nobody changes it "
+                   "while it is read",
+                   source->name(), source->size(), indexed);
+  }
   open_.emplace(number, source);
   return source;
 }
@@ -75,24 +101,51 @@ ThreadPool& ReadThreads::pool() {
   const MutexLock lock(mutex_);
   if (const int here = ::getpid(); process_ != here) {
     static_cast<void>(pool_.release());  // its threads are those of another process
-    pool_ = std::make_unique<ThreadPool>(ThreadPoolOptions{.threads = count_});
+    pool_ = std::make_unique<ThreadPool>(ThreadPoolOptions{.threads = count_, .queue = 1024});
     process_ = here;
   }
   return *pool_;
 }
 
+// Who takes part in one call of run(). A thread that comes when all is done does not.
+class ReadThreads::Turn {
+ public:
+  bool begin() {
+    const MutexLock lock(mutex_);
+    if (!is_over_) ++active_;
+    return !is_over_;
+  }
+  void end() {
+    const MutexLock lock(mutex_);
+    if (--active_ == 0) idle_.notify_all();
+  }
+  // Lets nobody begin any more, and waits for those who have begun.
+  void close() {
+    const MutexLock lock(mutex_);
+    is_over_ = true;
+    while (active_ > 0) idle_.wait(mutex_);
+  }
+
+ private:
+  Mutex mutex_;
+  Condition idle_;
+  int active_ HOLDFAST_GUARDED_BY(mutex_) = 0;
+  bool is_over_ HOLDFAST_GUARDED_BY(mutex_) = false;
+};
+
 void ReadThreads::run(int threads, const std::function<void()>& work) {
   if (threads <= 1) return work();
-  std::latch done(threads - 1);
+  const auto turn = std::make_shared<Turn>();
   ThreadPool& all = pool();
   for (int i = 1; i < threads; ++i) {
-    all.submit([&] {
+    all.submit([turn, &work] {
+      if (!turn->begin()) return;
       work();
-      done.count_down();
+      turn->end();
     });
   }
   work();
-  done.wait();
+  turn->close();
 }
 
 Result<void> read_ranges(OpenFiles& files, ReadThreads& threads,
@@ -105,8 +158,9 @@ Result<void> read_ranges(OpenFiles& files, ReadThreads& threads,
   Mutex mutex;
   std::optional<Error> failed;  // the first
   const auto work = [&] {
+    Reader reader(files);
     for (size_t i = next++; i < runs.size(); i = next++) {
-      const auto read = read_run(files, runs[i]);
+      const auto read = reader.read(runs[i]);
       if (read.ok()) continue;
       next = runs.size();
       const MutexLock lock(mutex);

@@ -16,8 +16,11 @@ namespace holdfast {
 // open: a corpus may have more files than a process may open. Safe from several threads.
 class OpenFiles {
  public:
-  OpenFiles(Env& env, const std::vector<Path>& paths) : env_(env), paths_(paths) {}
+  // Both lists must outlive it. The indexes may be filled later, before the first call.
+  OpenFiles(Env& env, const std::vector<Path>& paths, const std::vector<FileIndex>& indexes)
+      : env_(env), paths_(paths), indexes_(indexes) {}
 
+  // Fails with kCorrupt if the file has another size than when it was indexed.
   Result<std::shared_ptr<const Source>> file(size_t number);
 
  private:
@@ -25,6 +28,7 @@ class OpenFiles {
 
   Env& env_;
   const std::vector<Path>& paths_;
+  const std::vector<FileIndex>& indexes_;
   Mutex mutex_;
   // A reader keeps a file while another thread closes it here.
   std::map<size_t, std::shared_ptr<const Source>> open_ HOLDFAST_GUARDED_BY(mutex_);
@@ -38,10 +42,12 @@ class ReadThreads {
   ~ReadThreads();
 
   int count() const { return count_; }
-  // Calls work() on so many threads at once, this one included, and waits for all.
+  // Calls work() on this thread, and on up to threads - 1 others at the same time. Returns
+  // when all these calls have ended. A thread that wakes up later does not call it.
   void run(int threads, const std::function<void()>& work);
 
  private:
+  class Turn;
   ThreadPool& pool();
 
   const int count_;

@@ -48,24 +48,9 @@ class TarSamples {
 }  // namespace
 
 Result<void> scan_tar(ScannedFile& file, const AppendWord& append) {
-  TarHeaders headers(file.name());
   TarSamples samples(file.name(), append);
-  while (file.at() < file.size()) {
-    const int64_t at = file.at();
-    const Bytes block = HOLDFAST_TRY(file.exactly(kTarBlock));
-    const auto next = HOLDFAST_TRY(headers.add_header(at, block));
-    if (next == TarHeaders::Next::kEnd) break;
-    if (headers.padded() > file.size() - file.at()) {
-      return corrupt("{}: the member at byte {} has {} bytes; the file ends at byte {}",
-                     file.name(), at, headers.size(), file.size());
-    }
-    if (next == TarHeaders::Next::kMember) HOLDFAST_TRY(samples.add(headers.member()));
-    if (next != TarHeaders::Next::kText) {
-      HOLDFAST_TRY(file.skip(headers.padded()));
-      continue;
-    }
-    HOLDFAST_TRY(headers.add_text(HOLDFAST_TRY(file.exactly(headers.size()))));
-    HOLDFAST_TRY(file.skip(headers.padded() - headers.size()));
+  while (const auto member = HOLDFAST_TRY(next_tar_member(file))) {
+    HOLDFAST_TRY(samples.add(*member));
   }
   return samples.finish();
 }

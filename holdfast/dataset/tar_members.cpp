@@ -64,7 +64,98 @@ int64_t sum_of(ByteView block) {
   return sum;
 }
 
-bool is_plain_file(char type) { return type == '0' || type == '\0' || type == '7'; }
+// A header, and what the headers before it say about the same member.
+struct Header {
+  char type = 0;
+  int64_t size = 0;
+  std::string name{};
+  int64_t at = 0;
+};
+struct Extra {
+  std::string name{};
+  int64_t size = -1;
+};
+
+bool is_plain_file(const Header& header) {
+  const bool has_bytes = header.type == '0' || header.type == '\0' || header.type == '7';
+  return has_bytes && !header.name.ends_with('/');
+}
+
+// The next header; nullopt for a block of zeros, which ends the archive.
+Result<std::optional<Header>> read_header(ScannedFile& archive) {
+  Header header{.at = archive.at()};
+  const Bytes block = HOLDFAST_TRY(archive.exactly(kTarBlock));
+  if (std::ranges::all_of(block, [](std::byte b) { return b == std::byte{0}; })) {
+    return std::optional<Header>();
+  }
+  if (number_of(block, kChecksum) != sum_of(block)) {
+    return corrupt("{}: byte {} begins no member of a tar archive; expected a header with "
+                   "the sum {}",
+                   archive.name(), header.at, sum_of(block));
+  }
+  const std::optional<int64_t> size = number_of(block, kSize);
+  if (!size) return corrupt("{}: the member at byte {} has no size", archive.name(), header.at);
+  header.type = static_cast<char>(block[kType]);
+  header.size = *size;
+  header.name = text_in(block, kName);
+  const std::string prefix = text_in(block, kPrefix);
+  const bool is_posix = text_of(bytes_in(block, kMagic)) == std::string_view("ustar\0", 6);
+  if (is_posix && !prefix.empty()) header.name = prefix + "/" + header.name;
+  return std::optional(std::move(header));
+}
+
+Error is_sparse(const ScannedFile& archive, int64_t at) {
+  return unsupported("{}: the member at byte {} is a sparse file; expected plain ones",
+                     archive.name(), at);
+}
+
+// Skips the bytes that belong to a header. Fails before it reads them if they are cut short.
+Result<void> skip_bytes(ScannedFile& archive, const Header& header, int64_t size) {
+  const int64_t left = archive.size() - archive.at();
+  const int64_t padded = TarMember{.size = std::min(size, left)}.padded();
+  if (size <= left && padded <= left) return archive.skip(padded);
+  return corrupt("{}: the member at byte {} has {} bytes; the archive ends at byte {}",
+                 archive.name(), header.at, size, archive.size());
+}
+
+// Records "LENGTH KEY=VALUE\n".
+Result<void> read_pax(const ScannedFile& archive, int64_t at, std::string_view rest, Extra& extra) {
+  while (!rest.empty()) {
+    const size_t space = std::min(rest.find(' '), rest.size());
+    const auto length = number_in<int64_t>(rest.substr(0, space));
+    const bool fits = length && *length > static_cast<int64_t>(space) + 1 &&
+                      *length <= std::ssize(rest) &&
+                      rest[static_cast<size_t>(*length) - 1] == '\n';
+    if (!fits) return corrupt("{}: the pax header at byte {} is damaged", archive.name(), at);
+    const auto whole = static_cast<size_t>(*length);
+    const std::string_view record = rest.substr(space + 1, whole - space - 2);
+    if (record.starts_with("path=")) extra.name = record.substr(5);
+    if (record.starts_with("size=")) {
+      extra.size = number_in<int64_t>(record.substr(5)).value_or(-1);
+      if (extra.size < 0) {
+        return corrupt("{}: the pax header at byte {} has the size {}", archive.name(), at,
+                       record.substr(5, 40));
+      }
+    }
+    if (record.starts_with("GNU.sparse.")) return is_sparse(archive, at);
+    rest.remove_prefix(whole);
+  }
+  return {};
+}
+
+// The text of a long name or of a pax header.
+Result<void> read_extra(ScannedFile& archive, const Header& header, Extra& extra) {
+  if (header.size > kMostText) {
+    return corrupt("{}: the name at byte {} has {} bytes, limit {}", archive.name(), header.at,
+                   header.size, kMostText);
+  }
+  const Bytes bytes = HOLDFAST_TRY(archive.exactly(header.size));
+  HOLDFAST_TRY(archive.skip(TarMember{.size = header.size}.padded() - header.size));
+  const std::string_view text = text_of(bytes);
+  if (header.type == 'x') return read_pax(archive, header.at, text, extra);
+  extra.name = text.substr(0, text.find('\0'));
+  return {};
+}
 
 }  // namespace
 
@@ -80,112 +171,41 @@ TarField tar_field_of(const std::string& name) {
   return {name.substr(0, dot), std::move(field)};
 }
 
-Result<TarHeaders::Next> TarHeaders::add_header(int64_t at, ByteView block) {
-  if (std::ranges::all_of(block, [](std::byte b) { return b == std::byte{0}; })) {
-    return Next::kEnd;
-  }
-  if (number_of(block, kChecksum) != sum_of(block)) {
-    return corrupt("{}: byte {} begins no member of a tar archive; expected a header with "
-                   "the sum {}",
-                   where_, at, sum_of(block));
-  }
-  const std::optional<int64_t> size = number_of(block, kSize);
-  if (!size || *size > INT64_MAX - at - 2 * kTarBlock) {
-    return corrupt("{}: the member at byte {} has no size", where_, at);
-  }
-  type_ = static_cast<char>(block[kType]);
-  size_ = *size;
-  if (first_header_ < 0) first_header_ = at;
-  if (type_ == 'L' || type_ == 'x') {
-    if (size_ <= kMostText) return Next::kText;
-    return corrupt("{}: the name at byte {} has {} bytes, limit {}", where_, at, size_,
-                   kMostText);
-  }
-  if (type_ == 'K' || type_ == 'g') return Next::kSkipped;  // belongs to what follows
-  if (type_ == 'S') {
-    return unsupported("{}: the member at byte {} is a sparse file; expected plain ones",
-                       where_, at);
-  }
-  std::string name = text_in(block, kName);
-  const std::string prefix = text_in(block, kPrefix);
-  const bool is_posix = text_of(bytes_in(block, kMagic)) == std::string_view("ustar\0", 6);
-  if (is_posix && !prefix.empty()) name = prefix + "/" + name;
-  if (!long_name_.empty()) name = long_name_;
-  if (long_size_ >= 0) size_ = long_size_;
-  const int64_t header = std::exchange(first_header_, -1);
-  long_name_.clear();
-  long_size_ = -1;
-  if (size_ > INT64_MAX - at - 2 * kTarBlock) {
-    return corrupt("{}: the member at byte {} has {} bytes", where_, at, size_);
-  }
-  if (is_plain_file(type_) && !name.ends_with('/')) {
-    member_ = {.header = header, .begin = at + kTarBlock, .size = size_, .name = name};
-    return Next::kMember;
-  }
-  // Folders and links say a size in some archives, but have no bytes.
-  if (type_ >= '1' && type_ <= '6') size_ = 0;
-  return Next::kSkipped;
-}
-
-Result<void> TarHeaders::add_text(ByteView text) {
-  if (type_ == 'x') return add_pax(text);
-  const std::string_view name = text_of(text);
-  long_name_ = name.substr(0, name.find('\0'));
-  return {};
-}
-
-// Records "LENGTH KEY=VALUE\n".
-Result<void> TarHeaders::add_pax(ByteView text) {
-  std::string_view rest = text_of(text);
-  while (!rest.empty()) {
-    const size_t space = rest.find(' ');
-    const auto length = number_in<int64_t>(rest.substr(0, std::min(space, rest.size())));
-    const bool fits = length && space != rest.npos && *length > std::ssize(rest.substr(0, space)) + 1 &&
-                      *length <= std::ssize(rest) &&
-                      rest[static_cast<size_t>(*length) - 1] == '\n';
-    if (!fits) {
-      return corrupt("{}: the pax header at byte {} is damaged", where_, first_header_);
+Result<std::optional<TarMember>> next_tar_member(ScannedFile& archive) {
+  int64_t first = archive.at();  // the first header of the member
+  Extra extra;
+  while (archive.at() < archive.size()) {
+    auto header = HOLDFAST_TRY(read_header(archive));
+    if (!header) break;
+    if (header->type == 'L' || header->type == 'x') {
+      HOLDFAST_TRY(read_extra(archive, *header, extra));
+      continue;
     }
-    const auto whole = static_cast<size_t>(*length);
-    const std::string_view record = rest.substr(space + 1, whole - space - 2);
-    if (record.starts_with("path=")) long_name_ = record.substr(5);
-    if (record.starts_with("size=")) {
-      const auto size = number_in<int64_t>(record.substr(5));
-      if (!size || *size < 0) {
-        return corrupt("{}: the pax header at byte {} has the size {}", where_, first_header_,
-                       record.substr(5, 40));
-      }
-      long_size_ = *size;
+    if (header->type == 'S') return is_sparse(archive, header->at);
+    if (header->type == 'K' || header->type == 'g') {  // belongs to what follows
+      HOLDFAST_TRY(skip_bytes(archive, *header, header->size));
+      continue;
     }
-    if (record.starts_with("GNU.sparse.")) {
-      return unsupported("{}: the member at byte {} is a sparse file; expected plain ones",
-                         where_, first_header_);
+    if (!extra.name.empty()) header->name = extra.name;
+    if (extra.size >= 0) header->size = extra.size;
+    // Folders and links say a size in some archives, but have no bytes.
+    const bool has_none = header->type >= '1' && header->type <= '6';
+    HOLDFAST_TRY(skip_bytes(archive, *header, has_none ? 0 : header->size));
+    if (is_plain_file(*header)) {
+      return std::optional(TarMember{first, header->at + kTarBlock, header->size, header->name});
     }
-    rest.remove_prefix(whole);
+    extra = {};
+    first = archive.at();
   }
-  return {};
+  return std::optional<TarMember>();
 }
 
 Result<std::vector<TarMember>> tar_members(const std::string& where, ByteView bytes) {
+  const MemorySource source(where, copy_of(bytes));
+  ScannedFile archive(source, {});
   std::vector<TarMember> members;
-  TarHeaders headers(where);
-  int64_t at = 0;
-  const auto left = [&] { return std::ssize(bytes) - at; };
-  while (left() >= kTarBlock) {
-    const ByteView rest = bytes.subspan(static_cast<size_t>(at));
-    const auto next = HOLDFAST_TRY(headers.add_header(at, rest.first(kTarBlock)));
-    if (next == TarHeaders::Next::kEnd) break;
-    at += kTarBlock;
-    if (headers.size() > left()) {
-      return corrupt("{}: the member at byte {} has {} bytes; the archive ends after {}",
-                     where, at - kTarBlock, headers.size(), left());
-    }
-    if (next == TarHeaders::Next::kText) {
-      HOLDFAST_TRY(headers.add_text(
-          rest.subspan(kTarBlock, static_cast<size_t>(headers.size()))));
-    }
-    if (next == TarHeaders::Next::kMember) members.push_back(headers.member());
-    at += std::min(headers.padded(), left());
+  while (auto member = HOLDFAST_TRY(next_tar_member(archive))) {
+    members.push_back(std::move(*member));
   }
   return members;
 }

@@ -1,7 +1,9 @@
 #include <curl/curl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "holdfast/remote/s3_http_internal.h"
 
@@ -244,6 +246,12 @@ Http::~Http() = default;
 
 std::unique_ptr<Http::Handle> Http::take_handle() {
   MutexLock lock(mutex_);
+  if (const int here = ::getpid(); std::exchange(process_, here) != here) {
+    // These connections are used by the process that this one was forked from. To close
+    // them properly would end them there.
+    for (std::unique_ptr<Handle>& handle : idle_) static_cast<void>(handle.release());
+    idle_.clear();
+  }
   if (idle_.empty()) return std::make_unique<Handle>();
   auto handle = std::move(idle_.back());
   idle_.pop_back();

@@ -34,7 +34,8 @@ struct HttpAnswer {
   std::optional<Error> broken;
 };
 
-// Safe from several threads. Keeps connections open between requests.
+// Safe from several threads. Keeps connections open between requests. A process that was
+// forked makes connections of its own.
 class Http {
  public:
   explicit Http(const S3Options& options);
@@ -51,6 +52,7 @@ class Http {
 
   const S3Options options_;
   Mutex mutex_;
+  int process_ HOLDFAST_GUARDED_BY(mutex_) = 0;  // whose connections these are
   std::vector<std::unique_ptr<Handle>> idle_ HOLDFAST_GUARDED_BY(mutex_);
 };
 

@@ -43,22 +43,37 @@ class ObjectFile : public File {
 
  protected:
   // Serves small reads that follow each other in order from one longer request.
+  // Other reads of several threads run at the same time.
   Result<size_t> read_some(int64_t offset, ByteSpan into) override {
-    MutexLock lock(mutex_);
-    const bool in_order = offset == next_;
-    const int64_t end = ahead_at_ + std::ssize(ahead_);
-    if (offset < ahead_at_ || offset >= end) {
-      if (!in_order || std::ssize(into) >= kReadAhead) {
-        const size_t count = HOLDFAST_TRY(fetch(offset, into));
-        next_ = offset + static_cast<int64_t>(count);
-        return count;
+    {
+      MutexLock lock(mutex_);
+      const bool in_order = std::exchange(next_, offset + std::ssize(into)) == offset;
+      if (in_order && !has_ahead(offset) && std::ssize(into) < kReadAhead) {
+        HOLDFAST_TRY(fetch_ahead(offset));
       }
-      ahead_.resize(static_cast<size_t>(kReadAhead));
-      ahead_at_ = offset;
-      const Result<size_t> count = fetch(offset, ahead_);
-      ahead_.resize(count.ok() ? *count : 0);
-      HOLDFAST_TRY(count);
+      if (has_ahead(offset)) return copy_ahead(offset, into);
     }
+    return fetch(offset, into);
+  }
+  Result<size_t> write_some(int64_t, ByteView) override { return read_only(path()); }
+  Result<size_t> append_some(ByteView) override { return read_only(path()); }
+  Result<void> close_handle() override { return {}; }
+
+ private:
+  bool has_ahead(int64_t offset) const HOLDFAST_REQUIRES(mutex_) {
+    return offset >= ahead_at_ && offset < ahead_at_ + std::ssize(ahead_);
+  }
+
+  Result<void> fetch_ahead(int64_t offset) HOLDFAST_REQUIRES(mutex_) {
+    ahead_.resize(static_cast<size_t>(kReadAhead));
+    ahead_at_ = offset;
+    const Result<size_t> count = fetch(offset, ahead_);
+    ahead_.resize(count.ok() ? *count : 0);
+    HOLDFAST_TRY(count);
+    return {};
+  }
+
+  size_t copy_ahead(int64_t offset, ByteSpan into) HOLDFAST_REQUIRES(mutex_) {
     const ByteView rest =
         ByteView(ahead_).subspan(static_cast<size_t>(offset - ahead_at_));
     const size_t count = std::min(rest.size(), into.size());
@@ -66,11 +81,7 @@ class ObjectFile : public File {
     next_ = offset + static_cast<int64_t>(count);
     return count;
   }
-  Result<size_t> write_some(int64_t, ByteView) override { return read_only(path()); }
-  Result<size_t> append_some(ByteView) override { return read_only(path()); }
-  Result<void> close_handle() override { return {}; }
 
- private:
   Result<size_t> fetch(int64_t offset, ByteSpan into) const {
     const int64_t rest = std::max<int64_t>(source_->size() - offset, 0);
     const ByteSpan part = into.first(
@@ -213,14 +224,48 @@ Result<std::unique_ptr<ObjectStoreEnv::Run>> ObjectStoreEnv::read_run(
 }
 
 Result<ObjectStoreEnv::Run*> ObjectStoreEnv::run_at(const Place& place, bool again) {
-  std::unique_ptr<Run>& run = runs_[place.run()];
-  const bool empty = run == nullptr || (run->steps.empty() && run->below.empty());
-  if (empty || again) run = HOLDFAST_TRY(read_run(place, run.get()));
-  if (run->steps.empty() && run->below.empty()) {
+  const auto none = [&] {
     return not_found("{}: no checkpoint there; expected a manifest below this prefix",
                      place.text());
+  };
+  if (objects_.contains(place.run())) return none();
+  std::unique_ptr<Run>& run = runs_[place.run()];
+  if (run == nullptr || again) run = HOLDFAST_TRY(read_run(place, run.get()));
+  if (!run->steps.empty() || !run->below.empty()) return run.get();
+  runs_.erase(place.run());
+  return none();
+}
+
+Result<std::shared_ptr<ObjectStore>> ObjectStoreEnv::bucket_at(const Place& place,
+                                                               bool again) {
+  std::shared_ptr<ObjectStore>& bucket = buckets_[place.bucket];
+  if (bucket == nullptr || again) bucket = HOLDFAST_TRY(open_bucket_(place.bucket));
+  return bucket;
+}
+
+Result<FileInfo> ObjectStoreEnv::object_info(const Place& place) {
+  const auto bucket = HOLDFAST_TRY(bucket_at(place, false));
+  for (const ObjectInfo& one : HOLDFAST_TRY(bucket->list(place.prefix))) {
+    if (one.key != place.prefix) continue;
+    objects_.insert(place.run());
+    return FileInfo{.size = one.size, .links = 1, .modified = one.modified};
   }
-  return run.get();
+  objects_.erase(place.run());
+  return not_found("{}: no such object, and no checkpoint below this prefix", place.text());
+}
+
+Result<std::vector<std::string>> ObjectStoreEnv::objects_below(const Place& place) {
+  const auto bucket = HOLDFAST_TRY(bucket_at(place, true));
+  const std::string start = place.prefix.empty() ? "" : place.prefix + "/";
+  std::set<std::string> names;
+  for (const ObjectInfo& one : HOLDFAST_TRY(bucket->list(start))) {
+    const std::string_view rest = std::string_view(one.key).substr(start.size());
+    const size_t slash = rest.find('/');
+    if (rest.empty() || slash == 0) continue;
+    if (slash == rest.npos) objects_.insert(place.bucket + "/" + one.key);
+    names.emplace(rest.substr(0, slash));
+  }
+  return std::vector<std::string>(names.begin(), names.end());
 }
 
 Result<ObjectStoreEnv::Step*> ObjectStoreEnv::step_at(const Place& place) {
@@ -239,6 +284,18 @@ Result<std::shared_ptr<const Source>> ObjectStoreEnv::source_at(const Place& pla
     return std::make_shared<MemorySource>(place.text() + "/" + place.file,
                                           std::move(bytes));
   };
+  struct Owned {
+    std::shared_ptr<ObjectStore> store;
+    std::unique_ptr<Source> source;
+  };
+  const auto shared = [](std::shared_ptr<ObjectStore> store, std::unique_ptr<Source> source) {
+    const auto owned = std::make_shared<Owned>(Owned{std::move(store), std::move(source)});
+    return std::shared_ptr<const Source>(owned, owned->source.get());
+  };
+  if (place.file.empty()) {
+    const auto bucket = HOLDFAST_TRY(bucket_at(place, false));
+    return shared(bucket, HOLDFAST_TRY(bucket->open(place.prefix)));
+  }
   // Whoever asks for holdfast.json wants to know whether there is a run now.
   const bool read_again = !place.step.has_value() && place.file == kRunFile;
   Run* const run = HOLDFAST_TRY(run_at(place, read_again));
@@ -252,13 +309,7 @@ Result<std::shared_ptr<const Source>> ObjectStoreEnv::source_at(const Place& pla
   if (place.file == kManifestName) {
     return std::shared_ptr<const Source>(memory(step->manifest));
   }
-  struct Owned {
-    std::shared_ptr<ObjectStore> store;
-    std::unique_ptr<Source> source;
-  };
-  auto source = HOLDFAST_TRY(run->tier.open(step->key, place.file));
-  const auto owned = std::make_shared<Owned>(Owned{run->store, std::move(source)});
-  return std::shared_ptr<const Source>(owned, owned->source.get());
+  return shared(run->store, HOLDFAST_TRY(run->tier.open(step->key, place.file)));
 }
 
 Result<std::unique_ptr<File>> ObjectStoreEnv::open(const Path& path,
@@ -269,8 +320,7 @@ Result<std::unique_ptr<File>> ObjectStoreEnv::open(const Path& path,
     return unsupported("{}: direct reads are not possible in an object store",
                        path.native());
   const Place place = locate(path);
-  if (place.file.empty()) {
-    HOLDFAST_TRY(info(path));
+  if (place.file.empty() && HOLDFAST_TRY(info(path)).folder) {
     return invalid("{}: is a folder; expected a file", path.native());
   }
   MutexLock lock(mutex_);
@@ -302,7 +352,10 @@ Result<FileInfo> ObjectStoreEnv::info(const Path& path) {
   if (!place.file.empty()) {
     return FileInfo{.size = HOLDFAST_TRY(source_at(place))->size(), .links = 1};
   }
-  HOLDFAST_TRY(run_at(place, false));
+  const auto run = run_at(place, false);
+  const bool may_be_object = !place.step.has_value() && !place.prefix.empty();
+  if (!run.ok() && is_missing(run.error()) && may_be_object) return object_info(place);
+  HOLDFAST_TRY(run);
   if (place.step.has_value()) HOLDFAST_TRY(step_at(place));
   return FileInfo{.folder = true};
 }
@@ -319,7 +372,13 @@ Result<std::vector<std::string>> ObjectStoreEnv::list(const Path& folder) {
     for (const auto& [name, size] : *step->files) names.push_back(name);
     names.emplace_back(kManifestName);
   } else {
-    const Run* const run = HOLDFAST_TRY(run_at(place, true));
+    const auto found = run_at(place, true);
+    if (!found.ok() && is_missing(found.error())) {
+      names = HOLDFAST_TRY(objects_below(place));
+      if (names.empty()) return found.error();
+      return names;
+    }
+    const Run* const run = HOLDFAST_TRY(found);
     names = run->below;
     for (const auto& [name, step] : run->steps) names.push_back(name);
     if (!run->steps.empty()) names.emplace_back(kRunFile);

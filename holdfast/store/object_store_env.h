@@ -1,9 +1,13 @@
 // An Env that shows checkpoints in object stores as run directories with files, so that
-// all code that reads a run directory can read them too:
+// all code that reads a run directory can read them too, and other objects as files:
 //
 //   s3://bucket/gpt                              a run: the steps below that prefix
 //   s3://bucket/gpt/step-00000400/manifest.json  a file of one of its steps
 //   s3://bucket                                  a folder of runs
+//   s3://bucket/c4/a.jsonl                       an object that belongs to no run: a file
+//
+// list() shows other objects only where there are no runs. It looks at all objects below
+// the folder, however deep.
 //
 // Calls for all other paths go to another Env, except that paths with other schemes
 // ("gs://") fail with kInvalid. Object stores cannot be written to through this Env:
@@ -15,12 +19,14 @@
 // step is then shown as a folder with the name of the manifest's key.
 //
 // list() and reading holdfast.json ask the store again, with the bucket opened anew.
-// All other calls use what the last of these two calls saw. Errors of reading are those
-// of object_store.h. Safe from several threads.
+// All other calls about runs use what the last of these two calls saw; calls about other
+// objects always ask the store. Errors of reading are those of object_store.h. Safe from
+// several threads.
 #pragma once
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "holdfast/env/env_wrapper.h"
@@ -66,9 +72,22 @@ class ObjectStoreEnv : public EnvWrapper {
   Result<Step*> step_at(const Place& place) HOLDFAST_REQUIRES(mutex_);
   Result<std::shared_ptr<const Source>> source_at(const Place& place)
       HOLDFAST_REQUIRES(mutex_);
+  // The bucket of objects that belong to no run. Opens it anew if `again` is true.
+  Result<std::shared_ptr<ObjectStore>> bucket_at(const Place& place, bool again)
+      HOLDFAST_REQUIRES(mutex_);
+  // Size and time of an object that belongs to no run. Fails with kNotFound if there is
+  // none.
+  Result<FileInfo> object_info(const Place& place) HOLDFAST_REQUIRES(mutex_);
+  // The names of the objects, and the parts of longer keys, directly below the place.
+  Result<std::vector<std::string>> objects_below(const Place& place)
+      HOLDFAST_REQUIRES(mutex_);
 
   const OpenBucket open_bucket_;
   Mutex mutex_;
+  std::map<std::string, std::shared_ptr<ObjectStore>> buckets_
+      HOLDFAST_GUARDED_BY(mutex_);
+  // Objects that list() saw, by Place::run(). No run is looked for at these places.
+  std::set<std::string> objects_ HOLDFAST_GUARDED_BY(mutex_);
   std::map<std::string, std::unique_ptr<Run>> runs_ HOLDFAST_GUARDED_BY(mutex_);
 };
 

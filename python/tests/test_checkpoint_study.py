@@ -349,6 +349,18 @@ class TestStudy:
         results = study["results"].Results(kept, study["measuring.machines"].this_machine())
         assert results.is_done("crash-dcp", quick=True) and not results.is_done("crash-dcp", quick=False)
 
+    @LONG
+    def test_a_study_that_is_killed_goes_on_where_it_was(self, record, tmp_path):
+        words = [sys.executable, FOLDER / "run.py", "--engine", "safetensors", "--only", "crash-safetensors", "flips-safetensors",
+                 "--results", tmp_path / "results.json", "--folder", tmp_path]  # fmt: skip
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT) as study:
+            first = study.stdout.readline()
+            study.kill()
+        assert first.startswith("crash-safetensors: ")
+        again = subprocess.run(words, capture_output=True, text=True, check=True, env=ENVIRONMENT).stdout
+        assert again.startswith("flips-safetensors: ") and "crash-safetensors: " not in again
+        assert set(json.loads((tmp_path / "results.json").read_text())["cells"]) == {"crash-safetensors", "flips-safetensors"}
+
     def test_cells_of_two_machines_are_not_mixed(self, tmp_path):
         kept = tmp_path / "results.json"
         kept.write_text(json.dumps({"machine": {"machine": "vax"}, "cells": {}}))

@@ -1,5 +1,6 @@
 """holdfast mount: each worker's share of data files as files, by FUSE."""
 
+import json
 import os
 import signal
 import subprocess
@@ -145,6 +146,30 @@ def test_parts_of_archives_and_records_are_whole_files_of_their_kind(tmp_path):
         assert [part.name for part in parts] == ["part-00000.tfrecord"]
         assert parts[0].read_bytes() == b"".join(
             path.read_bytes() for path in sorted(folder.glob("records.tfrecord-*")))
+
+
+READ = """
+import json, sys, tensorflow as tf
+print(json.dumps([one.numpy().hex() for one in tf.data.TFRecordDataset(sys.argv[1:])]))
+"""
+
+
+@MOUNTS
+@pytest.mark.skipif("HOLDFAST_TENSORFLOW_PYTHON" not in os.environ, reason="needs HOLDFAST_TENSORFLOW_PYTHON")
+def test_tensorflow_reads_the_shares_of_workers_as_its_own_files(tmp_path):
+    fixtures = Path(__file__).parents[2] / "tests/fixtures/tensorflow"
+    for shard in fixtures.glob("records.tfrecord-*"):
+        (tmp_path / shard.name).write_bytes(shard.read_bytes())
+    files = Files(tmp_path / "records*")
+    sequence = Sequence(len(files), 4, seed=5)
+    with Mount(tmp_path / "m", tmp_path / "records*", "--batch", 4, "--seed", 5) as mount:
+        for worker in range(2):
+            parts = sorted((mount.folder / f"from-4-of-2/worker-{worker}").glob("part-*"))
+            read = subprocess.run([os.environ["HOLDFAST_TENSORFLOW_PYTHON"], "-c", READ, *parts],
+                                  stdout=subprocess.PIPE, check=True)
+            want = [n for first in range(4, len(files), 4) for n in sequence.indices(
+                *Sequence.share(first, min(first + 4, len(files)), worker, 2))]
+            assert [bytes.fromhex(one) for one in json.loads(read.stdout)] == files.__getitems__(want)
 
 
 JOB = """

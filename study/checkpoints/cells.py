@@ -32,7 +32,7 @@ STATES = ("resnet50+model", "resnet50+momentum", "resnet50+adam", "vgg16+model",
           "alexnet+momentum", "gpt2+adam")  # fmt: skip
 QUICK_STATES = STATES[1:2]
 # Who writes when several ranks save the same state: one of them, each a full copy, or each its part.
-SCALED = {"torch.save": ("rank-0", "all"), "chainer.save_npz": ("all",), "tf.train.CheckpointManager": ("rank-0",),
+SCALED = {"torch.save": ("rank-0", "all"), "chainer.save_npz": ("all",), "tf.train.CheckpointManager": ("rank-0", "all"),
           "dcp": ("parts",), "holdfast": ("parts",)}  # fmt: skip
 RANKS, QUICK_RANKS = (1, 2, 4, 8, 16), (1, 2, 4)
 # Experiments of time need a quiet machine and a disk; the others are the same everywhere.

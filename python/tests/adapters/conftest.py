@@ -8,7 +8,8 @@ from pathlib import Path
 
 NEEDS = {"test_accelerate.py": "accelerate", "test_document.py": "lightning",
          "test_elastic_huggingface.py": "transformers",
-         "test_huggingface.py": "transformers", "test_huggingface_reads.py": "transformers",
+         "test_huggingface.py": "transformers", "test_huggingface_datasets.py": "datasets",
+         "test_huggingface_reads.py": "transformers",
          "test_launch_adapters.py": "lightning", "test_lightning.py": "lightning",
          "test_lightning_epochs.py": "lightning",
          "test_planned_models.py": "transformers", "test_rehearse_adapters.py": "lightning", "test_torchdata.py": "torchdata",

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from elastic_models import ARGS, training_of, make_step
+from elastic_models import ARGS, data_of, make_step, training_of
 
 import holdfast
 from holdfast import _native
@@ -45,6 +45,8 @@ HOW = {
     "counts": "RUN.counts.W has what each worker has moved, written and held",
     "no bits": "RUN.bits is not written",
     "parts": "the state moves in parts",
+    "files": "the samples are the lines of RUN.jsonl",
+    "mixed": "the samples are a mixture of the lines of RUN.jsonl and of the samples of the model",
 }
 ENOUGH = 20.0  # seconds after which an answer does not come any more
 
@@ -192,7 +194,7 @@ optimizer, warm_up, scaler = training.optimizers(job)
 if "plain data" in how:
     loader = torch.utils.data.DataLoader(training.data, 24)
 else:
-    loader = holdfast.data.loader(training.data, ARGS.batch, seed=0, last="join", elastic=job,
+    loader = holdfast.data.loader(data_of(training, f"{run}.jsonl", how), ARGS.batch, seed=0, last="join", elastic=job,
                                   num_workers=2 if "vision" in how else 0)
 ck = holdfast.Checkpointer(run, model=job, optimizer=optimizer, scheduler=warm_up, scaler=scaler, data=loader,
                            every="never")

@@ -1,5 +1,6 @@
 """The trainings of elastic_job.py: what it builds, which data it reads, and how it makes a step."""
 
+import json
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -9,6 +10,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
+
+import holdfast
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "examples"))
 import train_gpt
@@ -152,6 +155,31 @@ def make_step(training, job, loader, optimizer, schedule, scaler, made):
         return loss
 
     return step
+
+
+LISTED = 1_000_000  # is added to the numbers of the samples in a mixture that are no lines
+
+
+def write_lines(path, data):
+    """Writes the samples of a Numbered text as lines, for data_of()."""
+    path.write_text("".join(json.dumps([one.tolist() if torch.is_tensor(one) else one for one in data[n]]) + "\n"
+                            for n in range(len(data))))
+
+
+def data_of(training, lines, how):
+    """What the job reads."""
+    if not {"files", "mixed"} & {*how}:
+        return training.data
+    files = holdfast.data.Files(lines, transform=read_line)
+    if "mixed" not in how:
+        return files
+    listed = [(x, y, n + LISTED) for x, y, n in (training.data[n] for n in range(100))]
+    return holdfast.data.mix({"files": (files, 5), "listed": (listed, 3)})
+
+
+def read_line(line):
+    x, y, number = json.loads(line)
+    return torch.tensor(x), torch.tensor(y), number
 
 
 def training_of(how, worker):

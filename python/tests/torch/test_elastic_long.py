@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from elastic_models import LISTED, Gpt, write_lines
 from elastic_ran import AGAIN, Job
 from long_tests import LONG
 
@@ -73,6 +74,27 @@ def test_a_random_schedule_with_deaths_keeps_all_bits_and_samples(tmp_path, alon
     print(f"{len(job.losses())} steps, {job.check_bits()} changes compared, {died} deaths, "
           f"{job.said.count(AGAIN)} restarts")
     assert len(made) >= 10 - 2 * died, (schedule, job.said)
+
+
+@pytest.mark.parametrize("data", ["files", "mixed"])
+def test_a_job_reads_files_and_mixtures_through_changes_and_a_death(tmp_path, alone, data):
+    """Lines with the samples of the other jobs give the same batches as those have."""
+    def job(name, *given, **options):
+        write_lines(tmp_path / f"{name}.jsonl", Gpt([], 0).data)
+        made = Job(tmp_path / name, *given, how=[data], **options)
+        assert made.code == 0, made.said
+        return made
+
+    whole = alone if data == "files" else job("whole", "dp=1", steps=150, ranks=1, most=1)
+    # Worker 1 dies in the first change, of replicas, or in the second, of parts that nobody else has.
+    kill = "1:change built:1" if data == "files" else "1:change built:2"
+    changed = job("changed", "dp=3", "tp=2,pp=2;dp=2;pp=2,dp=2;dp=4", kills=kill, ranks=3)
+    assert len(changed.killed()) == 1 and (AGAIN in changed.said) == (data == "mixed"), changed.said
+    assert len(set(changed.configurations().values())) > 3
+    changed.check_steps(whole, 1e-3)
+    if data == "mixed":
+        samples = [one for batch in changed.batches().values() for one in batch]
+        assert sum(one >= LISTED for one in samples) == len(samples) * 3 // 8
 
 
 @pytest.mark.parametrize("dead", [one for n in (1, 2, 3, 4) for one in itertools.combinations(range(4), n)],
