@@ -362,6 +362,8 @@ class Checkpointer(Parts):
 
     def _before_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
         """Settles the newest save: the update changes its tensors."""
+        if self._recovery.is_making_updates:
+            return None
         self._changes.before_update(optimizer)
         changed = self._watch.before_update(optimizer, args, kwargs)
         args, kwargs = changed or (args, kwargs)
@@ -371,6 +373,13 @@ class Checkpointer(Parts):
         if not self._saves.is_unsettled or not self._boundaries.knows(optimizer):
             return changed
         return self._saves.settle_before_update(optimizer, args, kwargs) or changed
+
+    def _after_update(self, optimizer: torch.optim.Optimizer) -> None:
+        if self._recovery.is_making_updates:
+            return
+        if self._recovery.is_active:
+            self._recovery.after_update(optimizer)
+        self._changes.after_update(optimizer)
 
     def check(self) -> Check:
         """Saves to a scratch folder beside the run, and tells whether what comes back is in memory.

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from holdfast import _native
 from holdfast.errors import Error
+from holdfast.torch.recover.call_log import Key
 
 TAG = 0x4824  # of records for second buddies; the tags of other messages are in wire_tags.h
 HEAD = struct.Struct("<qqq?")  # generation, update, serial number, whether it is of the end of a step
@@ -67,6 +68,16 @@ class BuddyGate:
         self._lock = threading.Lock()
 
     @property
+    def rank(self) -> int:
+        """This rank."""
+        return self._transport.rank
+
+    @property
+    def peer(self) -> int:
+        """The rank whose first buddy this one is."""
+        return self._gate.peer
+
+    @property
     def committed(self) -> int:
         """The newest update that this rank is committed to."""
         return self._gate.committed
@@ -90,6 +101,10 @@ class BuddyGate:
         self._send(self._gate.generation, update, record, is_at_end=False)
         self._awaited = update
         self._gate.pass_gate(update, record)
+
+    def pass_on(self, log: _native.CallLog, key: Key, text: str, parts: list[tuple[int, int]]) -> str:
+        """Gives the first buddy a record to keep in its log, and keeps that of the peer. Returns its text."""
+        return log.pass_on(self._transport, self._gate.buddy, self._gate.peer, key, text, parts)
 
     def refresh(self, update: int, record: bytes) -> None:
         """Sends the record again after the update. Does not wait."""

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from holdfast.errors import Error
 from holdfast.torch.data.read_loaders import watch_loaders
-from holdfast.torch.loop.optimizer_hooks import replace_closure
+from holdfast.torch.loop.optimizer_hooks import call_before_scaler_updates, replace_closure
 from holdfast.torch.recover.buddies import BuddyGate
 from holdfast.torch.recover.crash_points import reach
 from holdfast.torch.recover.membership import Membership
@@ -53,7 +53,7 @@ class GatedSteps:
         self._steps_done = 0
         self._skipped: SkippedCalls | None = None  # of a replacement
         self._replay: Replay | None = None  # of one that makes steps again alone
-        self._messages = membership.messages
+        self._messages, self._updates_log = membership.messages, membership.messages.updates
         self._update = 0  # that is made again
         self._batch_outside = -1  # the batch after which a collective call was made outside of run()
         self._updates = False  # the newest run has made an update
@@ -62,7 +62,7 @@ class GatedSteps:
         self._groups.on_call = self._on_call
         self._scalers = scalers
         for scaler in scalers:
-            self._guard(scaler)
+            call_before_scaler_updates(scaler, self._pass_if_shut)
 
     def take_over(self) -> int:
         """Takes the place of a lost rank. Returns the last step that is done where it begins."""
@@ -286,6 +286,7 @@ class GatedSteps:
         """Makes the record again, and sends it: the step may have changed more since the gate."""
         gate = self._membership.gate
         if gate is not None and self._records.values:
+            self._records.seal |= self._messages.seal_at_end(self._made)
             self._records.make_at_end(self._trail.calls)
             if self._replay is not None:
                 self._replay.note_record(self._records, is_at_end=True)
@@ -311,29 +312,44 @@ class GatedSteps:
 
     def before_update(self, args: Any, kwargs: Any) -> Any:
         """The hook before an update. Returns other arguments for it, or None."""
+        if self._phase == "updated":
+            self._updates_log.begin_update(args[0])
         if self._phase != "step":
             return None
         changed = replace_closure(args, kwargs, self._gate_after)
         if changed is None:
-            self._pass_gate(updates=True)
+            self._pass_gate(updates=True, optimizer=args[0])
+            self._updates_log.begin_update(args[0])
+        else:
+            self._updates_log.refuse("its optimizer is called with a closure")
         return changed
+
+    def after_update(self, optimizer: Any) -> None:
+        """The hook after an update."""
+        self._updates_log.end_update(optimizer, self._made)
 
     def _gate_after(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         def then_pass() -> Any:
             result = closure()
-            if self._phase == "step":
-                self._pass_gate(updates=True)
+            self._pass_if_shut()
             return result
 
         return then_pass
 
-    def _pass_gate(self, *, updates: bool) -> None:
+    def _pass_if_shut(self) -> None:
+        if self._phase == "step":
+            self._pass_gate(updates=True)
+
+    def _pass_gate(self, *, updates: bool, optimizer: Any = None) -> None:
         gate = self._membership.gate
         assert gate is not None
         self._groups.wait_for_calls()
         self._messages.settle()
-        updates = self._start.look_at_gate(self._trail.function) or updates
-        self._records.seal = self._messages.seal(self._update if self._replay else gate.committed + 1)
+        writes = self._start.look_at_gate(self._trail.function)
+        updates, update = writes or updates, self._update if self._replay else gate.committed + 1
+        self._records.seal = self._messages.seal(update)
+        if self._replay is None and self._groups.failure is None:
+            self._messages.prepare(update, optimizer, self._trail.written if writes else [])
         record = self._records.capture()
         is_top = self._trail.is_top(self._records.has_moved(record), updates)
         made = self._records.make_at_gate(record, self._trail.calls, is_top=is_top)
@@ -347,7 +363,8 @@ class GatedSteps:
             self._phase = "updated"
             return
         reach("committed")
-        self._commit()
+        self._phase, self._groups.may_repeat = "updated", False
+        self._link.note_commit()
 
     def _pass(self, gate: BuddyGate, made: Made) -> None:
         """Returns when this rank is committed to the update. Raises _Back if all make the step again."""
@@ -356,6 +373,7 @@ class GatedSteps:
             if self._groups.failure is not None:
                 raise self._groups.failure
             with self._groups.at_gate():
+                self._membership.pass_on_update()
                 self._membership.compare_at_gate()
                 gate.pass_gate(gate.committed + 1, made.packed)
         except (Error, TimeoutError, RuntimeError):
@@ -364,10 +382,7 @@ class GatedSteps:
             if self._link.agree(self._status)["course"] != "forward":
                 raise _Back from None
             gate.forward(gate.committed + 1)
-
-    def _commit(self) -> None:
-        self._phase, self._groups.may_repeat = "updated", False
-        self._link.note_commit()
+        self._messages.commit()
 
     def _was_void(self, error: Exception) -> bool:
         """Whether a run has failed because a rank was lost: in a collective call, or in a save."""
@@ -379,17 +394,6 @@ class GatedSteps:
         assert gate is not None
         return {"committed": gate.committed, "ready": gate.ready, "begun": self._phase == "step"}
 
-    def _guard(self, scaler: Any) -> None:
-        """Lets scaler.update() pass the gate: a GradScaler that skips an update calls no hook."""
-        update = scaler.update
-
-        def guarded(*args: Any, **kwargs: Any) -> Any:
-            if self._phase == "step":
-                self._pass_gate(updates=True)
-            return update(*args, **kwargs)
-
-        scaler.update = guarded
-
     def _batches(self) -> int:
         """How many batches the loader has handed out.
 
@@ -400,6 +404,7 @@ class GatedSteps:
     def _on_call(self, name: str) -> None:
         if self._phase == "between" and not self._groups.is_recording:
             self._batch_outside = self._batches()
+        self._updates_log.note_call(name)
         if self._phase == "updated" and not self._has_warned:
             self._has_warned = True
             _log.warning("%s is called after the update of a step: if a rank dies then, all ranks "

@@ -4,9 +4,11 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from holdfast.torch.recover.buddies import BuddyGate
 from holdfast.torch.recover.gated_steps import GatedSteps
 from holdfast.torch.recover.membership import Membership
 from holdfast.torch.recover.open_gate import OpenGate
+from holdfast.torch.recover.records import Made
 from holdfast.torch.recover.step_start import StepStart
 from holdfast.torch.recover.undo import Undo
 from holdfast.torch.state.ddp_buckets import BucketOrders
@@ -42,14 +44,14 @@ class OpenSteps(GatedSteps):
         self._start = self._undo.begin(name, function, args, kwargs)
         super()._begin(name, function, args, kwargs)
 
-    def _pass_gate(self, *, updates: bool) -> None:
+    def _pass_gate(self, *, updates: bool, optimizer: Any = None) -> None:
         gate = self._membership.gate
         assert isinstance(gate, OpenGate)
         gate.waits = not updates
-        super()._pass_gate(updates=updates)
+        super()._pass_gate(updates=updates, optimizer=optimizer)
 
-    def _commit(self) -> None:
-        super()._commit()
+    def _pass(self, gate: BuddyGate, made: Made) -> None:
+        super()._pass(gate, made)
         self._undo.commit()
 
     def _end_run(self, result: Any) -> Any:

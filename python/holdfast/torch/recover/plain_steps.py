@@ -11,7 +11,7 @@ from holdfast.torch.loop.transport import connect
 class PlainSteps:
     """Has the calls of Recovery, and recovers nothing."""
 
-    is_active = is_replaying = False
+    is_active = is_replaying = is_making_updates = False
 
     def __init__(self, group: Any) -> None:
         self._group = group

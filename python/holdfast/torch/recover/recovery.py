@@ -45,6 +45,11 @@ class Recovery:
         """True in a replacement that makes steps again alone."""
         return self._steps.is_replaying
 
+    @property
+    def is_making_updates(self) -> bool:
+        """True in a replacement that makes updates again from what was kept of them."""
+        return self._membership.is_making_updates
+
     def connect(self) -> _native.TcpTransport | None:
         """The transport of the first generation, or of the one that a replacement joins."""
         return self._membership.connect()
@@ -116,6 +121,10 @@ class Recovery:
     def before_update(self, args: Any, kwargs: Any) -> Any:
         """The hook before an update. Returns other arguments for it, or None."""
         return self._steps.before_update(args, kwargs)
+
+    def after_update(self, optimizer: Any) -> None:
+        """The hook after an update."""
+        self._steps.after_update(optimizer)
 
     def after_step(self, function: Callable[[int, Any], None], step: int, loss: Any) -> bool:
         """Calls the function, which needs all ranks. False if a rank was lost before its end.
