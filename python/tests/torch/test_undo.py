@@ -154,7 +154,7 @@ def test_a_fused_optimizer_with_a_scaler_and_unfit_options_are_refused(tmp_path)
     said = refused(tmp_path, lambda one: torch.optim.Adam(one, fused=True), scaler=torch.amp.GradScaler("cpu"))
     assert said == ("undo=True: a fused Adam with a GradScaler divides gradients itself, so that they cannot be "
                     "kept; expected fused=False")
-    with pytest.raises(ValueError, match=r'^undo=True, log="messages": .*; expected one of the two$'):
+    with pytest.raises(ValueError, match="^undo=True, log='messages': .*; expected one of the two$"):
         holdfast.Recover(undo=True, log="messages")
     with pytest.raises(ValueError, match="^undo=2; expected True or False$"):
         holdfast.Recover(undo=2)
