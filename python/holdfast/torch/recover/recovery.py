@@ -15,7 +15,7 @@ from holdfast.torch.recover.crash_points import reach
 from holdfast.torch.recover.gated_steps import GatedSteps
 from holdfast.torch.recover.membership import Membership
 from holdfast.torch.recover.open_steps import OpenSteps
-from holdfast.torch.recover.plain_steps import PlainSteps
+from holdfast.torch.recover.plain_steps import PlainSteps, Resumed
 from holdfast.torch.recover.restarted_steps import RestartedSteps, warn
 from holdfast.torch.recover.undo import check_undoable
 from holdfast.torch.recover.worker_side import AFTER_CLOSE, WorkerSide, current
@@ -76,22 +76,19 @@ class Recovery:
         """All ranks have agreed that this is the newest durable step; None if there is none."""
         self._membership.agreed(step)
 
-    def resume(self, resume: Callable[[], tuple[int, bool]], take_over: Callable[[int], int]) -> int:
-        """Resumes from a checkpoint, or in the place of a lost rank. Returns the next step.
-
-        `resume` returns the next step, and whether the state came from the memory of the hosts.
-        """
+    def resume(self, resume: Callable[[], Resumed], take_over: Callable[[int], int]) -> int:
+        """Resumes from a checkpoint, or in the place of a lost rank. Returns the next step."""
         if self._membership.is_replacement:
             start = take_over(self._steps.take_over())
             if not self._steps.is_replaying:
                 self._membership.leave_at_start()
             return start
         with self._groups.unrecorded():
-            start, in_memory = resume()
-        self._membership.trail.resumed(start - 1)
-        self._membership.messages.resumed(start - 1)
-        self._link.note_start(start, in_memory=in_memory)
-        return start
+            begun = resume()
+        self._membership.trail.resumed(begun.start - 1)
+        self._membership.messages.resumed(begun.start - 1)
+        self._link.note_start(begun.start, in_memory=begun.in_memory, inexact=begun.inexact)
+        return begun.start
 
     def begin_after(self, step: int) -> None:
         """Begins behind that step, whose state the rank has got in a change of the configuration."""
