@@ -359,7 +359,7 @@ class Coordinator:
         rank.is_open = self._ranks.has_checkpointer = True
         if self._recovery is not None and self._recovery.is_restart:
             self._recovery.reach("started")
-            self._recovery.note_inexact(message["inexact"])
+            self._recovery.note_inexact(message.get("inexact") or [])
             if self._ranks.order_of(rank) == 0:
                 self._recovery.resumed_at(message["step"], in_memory=message["in_memory"])
 
