@@ -22,5 +22,6 @@ inline constexpr Tag kGateTag = 0x4820;      // recovery/gate.h: I am ready
 inline constexpr Tag kRecordTag = 0x4822;    // recovery/gate.h: records for buddies
 // 0x4824 is for second buddies: python/holdfast/torch/recover/buddies.py.
 inline constexpr Tag kCallLogTag = 0x4826;  // recovery/call_log.h: records for a replacement
+inline constexpr Tag kPassOnTag = 0x4828;   // recovery/call_log.h: a record for another rank to keep
 
 }  // namespace holdfast

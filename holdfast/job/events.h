@@ -160,15 +160,15 @@ struct Recovered {
   int64_t generation = 0;  // that the ranks are part of now
   int64_t step = 0;        // the step that goes on
   std::string outcome{};   // "forward", "back" or "go on" (decide.h), or "restart"
-  // Where the state came from: "replica", "messages" (the lost rank made steps again alone),
-  // "memory" or "disk".
+  // Where the state came from: "replica", "updates" (the lost rank made updates again from kept
+  // gradients), "messages" (it made steps again alone), "memory" or "disk".
   std::string rung{};
   std::string reason{};    // why it is not "replica"
   bool exact = false;      // every bit is that of a training in which nobody died
   int64_t steps_lost = 0;  // steps that are made again although they were committed
   int64_t bytes = 0;       // that replacements got from other ranks
-  int64_t steps_replayed = 0;  // runs that replacements made again alone
-  int64_t log_bytes = 0;       // of the messages that they got for that
+  int64_t steps_replayed = 0;  // runs or updates that replacements made again alone
+  int64_t log_bytes = 0;       // of the log that they got for that
   // Seconds of each phase. Their sum is the time from the death to the next commit.
   double seen = 0, agreed = 0, started = 0, joined = 0, filled = 0, loaded = 0,
          replayed = 0, redone = 0;

@@ -17,6 +17,7 @@ constexpr size_t kChecked = 8;           // where the checksum begins
 constexpr size_t kHeadBytes = 56;
 constexpr int64_t kMessageBytes = int64_t{4} << 20;  // of one message with records
 constexpr int64_t kFileBytes = int64_t{64} << 20;    // before another file is begun
+constexpr uint64_t kMostPassed = uint64_t{1} << 40;  // bytes of a record that another rank sends
 
 struct Head {
   uint32_t magic = 0, crc = 0;
@@ -129,6 +130,51 @@ Result<Parsed> parse_record(ByteView from) {
   return parsed;
 }
 
+// How many of these bytes are records of which the last byte is here, too. All of them, if one has
+// lengths that no record has: parse_record() then says so.
+size_t size_of_whole_records(ByteView bytes) {
+  size_t whole = 0;
+  while (bytes.size() - whole >= kHeadBytes) {
+    const Head head = head_of(bytes.subspan(whole));
+    if (head.magic != kMagic || head.text > kMostPassed || head.bytes > kMostPassed) {
+      return bytes.size();
+    }
+    const uint64_t size = kHeadBytes + head.group + head.call + head.text + head.bytes;
+    if (size > bytes.size() - whole) break;
+    whole += static_cast<size_t>(size);
+  }
+  return whole;
+}
+
+// Sends bytes to one rank and receives those of another one, in turns: no rank waits for room
+// in the queue of another one that does not receive.
+Result<Bytes> swap_bytes(Transport& transport, int to, int from, ByteView mine,
+                         Instant deadline) {
+  Bytes head(sizeof(uint64_t));
+  write_number(static_cast<uint64_t>(mine.size()), head, 0);
+  HOLDFAST_TRY(transport.send(to, kPassOnTag, head, deadline));
+  const Bytes told = HOLDFAST_TRY(transport.recv(from, kPassOnTag, deadline));
+  if (told.size() != head.size() || get64(told, 0) > kMostPassed) {
+    return corrupt("log of calls: rank {} passes on a record without its size", from);
+  }
+  Bytes theirs(static_cast<size_t>(get64(told, 0)));
+  for (size_t at = 0; at < std::max(mine.size(), theirs.size()); at += kMessageBytes) {
+    if (at < mine.size()) {
+      const size_t size = std::min<size_t>(kMessageBytes, mine.size() - at);
+      HOLDFAST_TRY(transport.send_in_place(to, kPassOnTag, mine.subspan(at, size), deadline));
+    }
+    if (at >= theirs.size()) continue;
+    const ByteSpan into = ByteSpan(theirs).subspan(
+        at, std::min<size_t>(kMessageBytes, theirs.size() - at));
+    const size_t size = HOLDFAST_TRY(transport.recv_into(from, kPassOnTag, into, deadline));
+    if (size != into.size()) {
+      return corrupt("log of calls: rank {} passes on {} bytes; expected {}", from, size,
+                     into.size());
+    }
+  }
+  return theirs;
+}
+
 bool is_wanted(const CallKey& key, const CallLog::Wanted& wanted) {
   if (key.update <= wanted.after || key.update > wanted.through) return false;
   if (key.to != kAllRanks) return key.to == wanted.to;
@@ -138,6 +184,9 @@ bool is_wanted(const CallKey& key, const CallLog::Wanted& wanted) {
 }  // namespace
 
 std::string to_string(const CallKey& key) {
+  if (key.from != kAllRanks && key.from == key.to) {
+    return fmt::format("{} of update {} of rank {}", key.call, key.update, key.from);
+  }
   const std::string what =
       key.to == kAllRanks
           ? fmt::format("{} {}", key.call, key.number)
@@ -227,6 +276,27 @@ Result<CallRecord> CallLog::find(const CallKey& key) const {
   return CallRecord{std::string(parsed.text), copy_of(parsed.bytes)};
 }
 
+Result<std::string> CallLog::pass_on(Transport& transport, int to, int from,
+                                     const CallKey& key, std::string_view text,
+                                     std::span<const ByteView> parts, Instant deadline) {
+  const Bytes mine = pack_record(key, text, parts);
+  Bytes theirs = HOLDFAST_TRY(swap_bytes(transport, to, from, mine, deadline));
+  const Parsed parsed =
+      HOLDFAST_TRY(parse_record(theirs).within(fmt::format("rank {}", from)));
+  CallKey expected = key;
+  expected.from = expected.to = from;
+  if (parsed.key != expected || parsed.whole.size() != theirs.size()) {
+    return corrupt("log of calls: rank {} passes on {}; expected {}", from,
+                   to_string(parsed.key), to_string(expected));
+  }
+  std::string said(parsed.text);
+  MutexLock lock(mutex_);
+  Result<void> kept = keep(expected, std::move(theirs));
+  if (!kept.ok()) hole_ = std::max(hole_, key.update);
+  HOLDFAST_TRY(std::move(kept));
+  return said;
+}
+
 void CallLog::drop_through(int64_t update) {
   MutexLock lock(mutex_);
   for (auto at = kept_.begin(); at != kept_.end();) {
@@ -294,26 +364,35 @@ Result<void> CallLog::send_to(Transport& transport, const Wanted& wanted,
     }
   }
   Bytes message;
-  const auto flush = [&] {
-    Result<void> sent = transport.send(wanted.to, kCallLogTag, message, deadline);
+  const auto flush = [&]() -> Result<void> {
+    for (ByteView left = message; !left.empty();) {
+      const size_t size = std::min<size_t>(kMessageBytes, left.size());
+      HOLDFAST_TRY(transport.send(wanted.to, kCallLogTag, left.first(size), deadline));
+      left = left.subspan(size);
+    }
     message.clear();
-    return sent;
+    return {};
   };
   for (const CallKey& key : keys) {
     const Bytes packed = HOLDFAST_TRY(pack(key));
     append(packed, message);
     if (std::ssize(message) >= kMessageBytes) HOLDFAST_TRY(flush());
   }
-  if (!message.empty()) HOLDFAST_TRY(flush());
-  return flush();  // an empty message is the end
+  HOLDFAST_TRY(flush());
+  return transport.send(wanted.to, kCallLogTag, {}, deadline);  // the end
 }
 
 Result<void> CallLog::receive_from(Transport& transport, int from, const Wanted& wanted,
                                    Instant deadline) {
+  Bytes arrived;
   while (true) {
     const Bytes message = HOLDFAST_TRY(transport.recv(from, kCallLogTag, deadline));
+    append(message, arrived);
+    const size_t whole = message.empty() ? arrived.size() : size_of_whole_records(arrived);
+    HOLDFAST_TRY(take(ByteView(arrived).first(whole), &wanted)
+                     .within(fmt::format("rank {}", from)));
+    arrived.erase(arrived.begin(), arrived.begin() + static_cast<ptrdiff_t>(whole));
     if (message.empty()) return {};
-    HOLDFAST_TRY(take(message, &wanted).within(fmt::format("rank {}", from)));
   }
 }
 

@@ -13,6 +13,9 @@
 //   3. After a death, survivors send_to() the replacement what was for the lost rank, and it
 //      receive_from()s them. Then it finds the answers of its calls here.
 //
+// What a rank gives another one to keep for its own replacement, by pass_on(), is a record from
+// that rank to itself.
+//
 // A record has a checksum over its key and its contents. What does not fit it is kCorrupt, and a
 // key that is not here is kNotFound: a caller falls back to a checkpoint, and never guesses.
 //
@@ -86,6 +89,13 @@ class CallLog {
   Result<void> put(const CallKey& key, std::string_view text,
                    std::span<const ByteView> parts);
   Result<CallRecord> find(const CallKey& key) const;
+  // Gives rank `to` a record of this rank, and keeps the one that rank `from` gives meanwhile:
+  // it has the same key but for its ends, and replaces one that is here. All ranks call it
+  // together. Returns the text of that record. kCorrupt if it is damaged or another one, and
+  // kNoSpace as put() says.
+  Result<std::string> pass_on(Transport& transport, int to, int from, const CallKey& key,
+                              std::string_view text, std::span<const ByteView> parts,
+                              Instant deadline);
   // Forgets updates up to this one, but not start-up.
   void drop_through(int64_t update);
   // Forgets everything.

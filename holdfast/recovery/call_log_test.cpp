@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "holdfast/base/testing.h"
 #include "holdfast/env/memory_env.h"
 #include "holdfast/env/posix_env.h"
@@ -168,6 +170,16 @@ TEST_F(ServedTest, WhatWasNotWantedIsRefused) {
   EXPECT_ERROR(got, ErrorCode::kCorrupt);
 }
 
+TEST_F(ServedTest, ARecordThatIsLongerThanAMessageComesWhole) {
+  const std::string long_one(9 << 20, 'l');
+  put(log_, message(1, 0, 1, 0), long_one);
+  put(log_, message(1, 0, 1, 1), "a short one behind it");
+  const CallLog::Wanted wanted{.to = 1, .after = 0, .through = 1};
+  ASSERT_OK(serve(wanted, wanted));
+  EXPECT_EQ(found(fresh_, message(1, 0, 1, 0)), long_one);
+  EXPECT_EQ(found(fresh_, message(1, 0, 1, 1)), "a short one behind it");
+}
+
 TEST_F(ServedTest, LongLogsComeInSeveralMessages) {
   const std::string long_one(3 << 20, 'l');
   for (int64_t number = 0; number < 5; ++number) {
@@ -176,6 +188,65 @@ TEST_F(ServedTest, LongLogsComeInSeveralMessages) {
   const CallLog::Wanted wanted{.to = 1, .after = 0, .through = 1};
   ASSERT_OK(serve(wanted, wanted));
   EXPECT_EQ(fresh_.bytes(), log_.bytes());
+}
+
+// Three ranks in a circle: each gives its record to the next one.
+class PassOnTest : public ::testing::Test {
+ protected:
+  static CallKey own(int64_t update, int rank) { return {update, "", "gradients", rank, rank}; }
+
+  // Each rank passes on this many times its number.
+  std::array<Result<std::string>, 3> pass(int64_t update, std::array<size_t, 3> sizes) {
+    std::array<Result<std::string>, 3> said{Result<std::string>(""), Result<std::string>(""),
+                                            Result<std::string>("")};
+    on_ranks(3, [&](int rank) {
+      const auto at = static_cast<size_t>(rank);
+      const std::string bytes(sizes[at], static_cast<char>('0' + rank));
+      const ByteView part = bytes_of(bytes);
+      said[at] = logs_[at].pass_on(network_.endpoint(rank), (rank + 1) % 3, (rank + 2) % 3,
+                                   own(update, rank), "of " + std::to_string(rank),
+                                   std::span(&part, 1), kNoDeadline);
+    });
+    return said;
+  }
+
+  MemoryEnv env_;
+  LocalNetwork network_{env_, 3};
+  std::array<CallLog, 3> logs_{CallLog(env_), CallLog(env_), CallLog(env_, {.memory = 50000})};
+};
+
+TEST_F(PassOnTest, EachRankKeepsTheRecordOfAnotherOne) {
+  // Far more than a queue holds, and of other lengths.
+  const auto said = pass(4, {40 << 20, 100, 9 << 20});
+  EXPECT_EQ(*said[0], "of 2");
+  EXPECT_EQ(*said[1], "of 0");
+  EXPECT_EQ(found(logs_[0], own(4, 2)), std::string(9 << 20, '2'));
+  EXPECT_EQ(found(logs_[1], own(4, 0)), std::string(40 << 20, '0'));
+  EXPECT_EQ(found(logs_[1], own(4, 1)), "not_found") << "a rank does not keep its own record";
+}
+
+TEST_F(PassOnTest, AnUpdateThatIsMadeAgainReplacesItsRecord) {
+  static_cast<void>(pass(4, {7, 7, 7}));
+  static_cast<void>(pass(4, {5, 5, 5}));
+  EXPECT_EQ(found(logs_[1], own(4, 0)), "00000");
+}
+
+TEST_F(PassOnTest, WithoutRoomTheHoleIsTold) {
+  const auto said = pass(6, {1, 100000, 1});
+  EXPECT_ERROR(said[2], ErrorCode::kNoSpace);
+  EXPECT_EQ(logs_[2].hole(), 6);
+  EXPECT_OK(said[0]);
+}
+
+TEST_F(PassOnTest, TheRecordOfAnotherUpdateIsRefused) {
+  std::array<Result<std::string>, 2> said{Result<std::string>(""), Result<std::string>("")};
+  on_ranks(2, [&](int rank) {
+    const auto at = static_cast<size_t>(rank);
+    said[at] = logs_[at].pass_on(network_.endpoint(rank), 1 - rank, 1 - rank,
+                                 own(4 + rank, rank), "", {}, kNoDeadline);
+  });
+  EXPECT_ERROR(said[0], ErrorCode::kCorrupt);
+  EXPECT_ERROR(said[1], ErrorCode::kCorrupt);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 """The user's own files as a dataset: `holdfast.data.Files`."""
 
 import logging
+import operator
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -40,7 +41,7 @@ class Files:
 
     def __init__(
         self,
-        *patterns: str | PathLike[str],
+        *patterns: str | PathLike[str] | Sequence[str | PathLike[str]],
         transform: Callable[[Any], Any] | None = None,
         kind: str | None = None,
         context: int | None = None,
@@ -48,9 +49,12 @@ class Files:
         index: str | PathLike[str] | None = None,
         threads: int = 8,
     ) -> None:
+        if transform is not None and not callable(transform):
+            raise TypeError(f"transform: {transform!r}; expected a function of a sample")
         self.transform = transform
         self._options = {
-            "patterns": [fspath(pattern) for pattern in patterns], "kind": kind,
+            "patterns": [fspath(one) for given in patterns
+                         for one in (given if isinstance(given, (list, tuple)) else [given])], "kind": kind,
             "context": context or 0, "dtype": dtype,
             "index": None if index is None else fspath(index), "threads": threads,
         }
@@ -72,6 +76,10 @@ class Files:
         return len(self._corpus)
 
     def __getitem__(self, index: int) -> Any:
+        try:
+            index = operator.index(index)
+        except TypeError:
+            raise TypeError(f"sample {index!r}; expected a whole number") from None
         if index < 0:
             index += len(self)
         if not 0 <= index < len(self):

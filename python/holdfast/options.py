@@ -130,21 +130,33 @@ class Recover:
 
     log     "messages": in each step, every rank keeps what it sends to others, such as the borders of
             pipeline stages, until a newer step is durable. A stage that dies is then made again alone,
-            behind the newest durable step, while the others wait (docs/recovery.md). "auto": so it is
-            unless other ranks have every parameter, too, or it costs more than 2 % of a step. None:
-            all ranks start again from the newest checkpoint.
+            behind the newest durable step, while the others wait (docs/recovery.md). "updates": before
+            each update, every rank gives another one its local gradients. The replacement of a rank of
+            FSDP2 or tensor parallelism makes the updates behind the newest durable step again, without
+            computing. "auto": the kind with fewer bytes in a step, or nothing if other ranks have every
+            parameter, too, or it costs more than 2 % of a step. None: all ranks start again from the
+            newest checkpoint.
     memory  how much each rank keeps in memory: "1 GiB", or bytes. When that is nearly full, all ranks
             save soon.
     spill   a folder on a local disk for more.
+    undo    True: no gate. Replicas make updates without a word to each other, and after a death those
+            that have made one more take it back, as SWIFT does. Not all bits come back: for
+            comparisons (docs/recovery.md).
     """
 
-    log: Literal["auto", "messages"] | None = "auto"
+    log: Literal["auto", "messages", "updates"] | None = "auto"
     memory: str | int = "1 GiB"
     spill: str | PathLike[str] | None = None
+    undo: bool = False
 
     def __post_init__(self) -> None:
-        if self.log not in ("auto", "messages", None):
-            raise ValueError(f"log={self.log!r}; expected 'auto', 'messages' or None")
+        if self.undo not in (True, False):
+            raise ValueError(f"undo={self.undo!r}; expected True or False")
+        if self.undo and self.log not in ("auto", None):
+            raise ValueError(f"undo=True, log={self.log!r}: updates are taken back where all ranks are replicas, and "
+                             "a log is kept where they are not; expected one of the two")
+        if self.log not in ("auto", "messages", "updates", None):
+            raise ValueError(f"log={self.log!r}; expected 'auto', 'messages', 'updates' or None")
         if self.memory_bytes < 1:
             raise ValueError(f"memory={self.memory!r}; expected a size such as \"1 GiB\"")
         if self.spill is not None and not os.path.isdir(self.spill):

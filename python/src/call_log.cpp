@@ -24,22 +24,35 @@ ByteView view(const nb::bytes& bytes) {
   return {static_cast<const std::byte*>(bytes.data()), bytes.size()};
 }
 
+std::vector<ByteView> views_of(const std::vector<Part>& parts) {
+  std::vector<ByteView> views;
+  for (const auto& [address, bytes] : parts) {
+    views.emplace_back(reinterpret_cast<const std::byte*>(address), bytes);  // NOLINT
+  }
+  return views;
+}
+
 nb::bytes to_bytes(const Bytes& bytes) { return nb::bytes(bytes.data(), bytes.size()); }
 
 // In a forked child the log is a copy that nobody reads, so it needs no check.
 class HeldCallLog {
  public:
   void put(const Key& key, const std::string& text, const std::vector<Part>& parts) {
-    std::vector<ByteView> views;
-    for (const auto& [address, bytes] : parts) {
-      views.emplace_back(reinterpret_cast<const std::byte*>(address), bytes);  // NOLINT
-    }
+    const std::vector<ByteView> views = views_of(parts);
     const nb::gil_scoped_release unlocked;
     unwrap(log_.put(key_of(key), text, views));
   }
   std::tuple<std::string, nb::bytes> find(const Key& key) const {
     const CallRecord found = unwrap(log_.find(key_of(key)));
     return {found.text, to_bytes(found.bytes)};
+  }
+  std::string pass_on(const nb::object& transport, int to, int from, const Key& key,
+                      const std::string& text, const std::vector<Part>& parts,
+                      std::optional<double> timeout) {
+    Transport& over = nb::cast<HeldTransport&>(transport).over();
+    const std::vector<ByteView> views = views_of(parts);
+    const nb::gil_scoped_release unlocked;
+    return unwrap(log_.pass_on(over, to, from, key_of(key), text, views, deadline_of(timeout)));
   }
   void send_to(const nb::object& transport, const CallLog::Wanted& wanted,
                std::optional<double> timeout) const {
@@ -88,6 +101,15 @@ void bind_call_log(nb::module_& m) {
       .def("put", &HeldCallLog::put, nb::arg("key"), nb::arg("text"), nb::arg("parts"),
            "Keeps a call: a text, and the bytes at (address, bytes), one part after the\n"
            "other. OSError if there is no room.")
+      .def("pass_on", &HeldCallLog::pass_on, nb::arg("transport"), nb::arg("to"),
+           nb::arg("from_rank"), nb::arg("key"), nb::arg("text"), nb::arg("parts"),
+           nb::arg("timeout") = nb::none(),
+           nb::sig("def pass_on(self, transport: TcpTransport, to: int, from_rank: int, "
+                   "key: tuple[int, str, str, int, int, int], text: str, parts: "
+                   "collections.abc.Sequence[tuple[int, int]], timeout: float | None = None) "
+                   "-> str"),
+           "Gives a rank a record of this one, as for put(), and keeps that of another rank.\n"
+           "Returns the text of that record. OSError if there is no room for it.")
       .def("find", &HeldCallLog::find, nb::arg("key"),
            "(text, bytes) of a call. NotFoundError, or CorruptError if it is damaged.")
       .def(

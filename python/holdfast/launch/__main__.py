@@ -35,6 +35,7 @@ def _run() -> int:
     import torch.distributed.pipelining
     import torch.distributed.tensor.parallel  # noqa: F401
 
+    import holdfast.torch.checkpointer  # noqa: F401
     import holdfast.torch.elastic.elastic  # noqa: F401
     from holdfast.launch.launcher import launch
 

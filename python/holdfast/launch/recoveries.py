@@ -16,6 +16,7 @@ from typing import Any
 PHASES = ("seen", "agreed", "started", "joined", "filled", "loaded", "replayed", "redone")
 
 
+_REPLAYED = ("updates", "messages")  # where a replacement has made steps again, or their updates
 _MOST_NAMED = 4  # things that are not exact, in a line
 
 
@@ -54,7 +55,7 @@ class Recovery:
     def fill(self) -> None:
         """All ranks have their state, and go on."""
         self.is_filled = True
-        self.reach("replayed" if self._rung == "messages" else "filled")
+        self.reach("replayed" if self._rung in _REPLAYED else "filled")
 
     def note_filled(self, told: dict[str, Any]) -> None:
         """Notes what a replacement said of itself."""
@@ -100,7 +101,7 @@ class Recovery:
         how = "checkpoint" if self._rung == "disk" else self._rung
         exact = f"not exact: {_list(self._inexact)}" if self._inexact else "exact"
         lost = f"{self.steps_lost} step{'' if self.steps_lost == 1 else 's'} lost"
-        lost += f", {self._replayed} replayed" if self._rung == "messages" else ""
+        lost += f", {self._replayed} replayed" if self._rung in _REPLAYED else ""
         return (f"step {self.step} goes on after {sum(seconds.values()):.1f} s: {how}, {exact}, "
                 f"{lost} ({phases})")
 

@@ -2,13 +2,14 @@
 
     recovered.py KIND RUN STEPS KILLS HOW...
 
-KIND is ddp, hsdp (2 x 2 ranks), pipeline (2 stages, each with half of the ranks) or stages (each rank
-is a stage, without a replica). KILLS is a list, with commas, of
+KIND is ddp, hsdp (2 x 2 ranks), fsdp (FSDP2 without replicas), tensor (tensor parallelism), pipeline (2
+stages, each with half of the ranks) or stages (each rank is a stage, without a replica). KILLS is a list, with commas, of
 rank:step:point: that rank ends itself with SIGKILL, once, when it is there; a step of * stands for
 any. RUN.losses.R has a line for each step of rank R, RUN.end.R digests of all that it ends with,
 and RUN.killed a file for each kill. HOW are words for what the training does else (HOW below).
 """
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -33,6 +34,7 @@ from torch.distributed.pipelining import (
     ScheduleZBVZeroBubble,
 )
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -40,7 +42,9 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 import holdfast
 from holdfast.torch.loop.saves import Saves
 from holdfast.torch.recover import crash_points
+from holdfast.torch.recover.messages import Messages
 from holdfast.torch.recover.step_start import StepStart
+from holdfast.torch.recover.updates import key_of
 
 WIDTH, BATCH = 16, 12
 INFINITE = 1  # modulo 4
@@ -102,7 +106,12 @@ HOW = {
     "stops first": "the launcher gets SIGTERM right before a rank dies",
     "gpipe": "stages in another schedule", "interleaved": "the same, with two stages on each rank",
     "zero bubble": "the same", "keeps nothing": "Recover(log=None)", "keeps little": "room for less than one step of messages",
-    "spills": "4 kB of messages, and more in a folder",
+    "spills": "4 kB of messages, or no update, and more in a folder",
+    "sgd": "SGD with momentum", "adamax": "Adamax", "amsgrad": "AMSGrad", "fused": "fused AdamW",
+    "auto": "Recover(log='auto')", "flips a bit": "a survivor flips a bit of an entry of its peer when a rank dies",
+    "other entry": "the same with the entry of the update before", "two updates": "two updates in one run",
+    "clamps": "the step writes to parameters behind its update",
+    "asks in the update": "an optimizer that calls other ranks in its update",
     "other threads": "a replacement has another number of threads",
     "restores nothing": "a control: the step is made again from where it was",
 }
@@ -156,6 +165,14 @@ class Blocks(nn.Module):
         return x
 
 
+class AskingSGD(torch.optim.SGD):
+    """An optimizer that asks other ranks in its update."""
+
+    def step(self, closure=None):
+        dist.all_reduce(torch.ones(1))
+        return super().step(closure)
+
+
 class Training:
     """The objects of one rank."""
 
@@ -166,7 +183,7 @@ class Training:
         self.schedule = None
         self.data_rank, self.data_world = rank, dist.get_world_size()
         getattr(self, f"_make_{kind}")()
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
+        self.optimizer = self._make_optimizer()
         if "lbfgs" in how:
             self.optimizer = torch.optim.LBFGS(self.model.parameters(), lr=1e-2,
                                                max_iter=3 if "searches" in how else 1)
@@ -209,6 +226,34 @@ class Training:
         for one in self.net:
             fully_shard(one, mesh=mesh)
         self.model = fully_shard(self.net, mesh=mesh)
+
+    def _make_fsdp(self):
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        self.net = Blocks(blocks=2)  # on 3 ranks, the parts are of unequal sizes
+        for one in self.net.blocks.values():
+            fully_shard(one, mesh=mesh)
+        self.model = fully_shard(self.net, mesh=mesh)
+
+    def _make_tensor(self):
+        self.data_rank, self.data_world = 0, 1
+        self.net = nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.Tanh(), nn.Linear(2 * WIDTH, WIDTH),
+                                 nn.BatchNorm1d(WIDTH), nn.Dropout(0.1))
+        self.model = parallelize_module(self.net, init_device_mesh("cpu", (dist.get_world_size(),)),
+                                        {"0": ColwiseParallel(), "2": RowwiseParallel()})
+
+    def _make_optimizer(self):
+        given, parameters = {"lr": 1e-2}, list(self.model.parameters())
+        if kind == "tensor":
+            given["foreach"] = False  # torch does not take DTensors and plain tensors together
+        if "sgd" in how:
+            return torch.optim.SGD(parameters, momentum=0.9, nesterov=True, weight_decay=1e-2, **given)
+        if "adamax" in how:
+            return torch.optim.Adamax(parameters, **given)
+        if "asks in the update" in how:
+            return AskingSGD(parameters, **given)
+        if "fused" in how:
+            return torch.optim.AdamW(parameters, lr=1e-2, fused=True)
+        return torch.optim.AdamW(parameters, amsgrad="amsgrad" in how, **given)
 
     def _make_pipeline(self):
         self.data_world = dist.get_world_size() // 2
@@ -326,8 +371,16 @@ class Training:
                 for one in self.net.parameters():
                     one -= 0.01 * one.grad
             return here("in update")
+        if "two updates" in how:
+            self.optimizer.step()
+            for one in self.model.parameters():
+                one.grad.mul_(0.5)
         if self.scaler is None:
-            return self.optimizer.step()
+            self.optimizer.step()
+            if "clamps" in how:
+                with torch.no_grad():
+                    next(self.net.parameters()).clamp_(-0.2, 0.2)
+            return None
         if step % 4 == INFINITE:
             next(self.net.parameters()).grad[0] = torch.inf
         self.scaler.step(self.optimizer)
@@ -472,6 +525,8 @@ def main():
     global step
     Path(f"{run}.killed").mkdir(exist_ok=True)
     crash_points.on_reach = here
+    if how & {"flips a bit", "other entry"}:
+        damage_entries()
     if "restores nothing" in how:
         StepStart.restore = lambda self: None
     dist.init_process_group("gloo")
@@ -534,14 +589,46 @@ def recover():
         return holdfast.Recover(log=None)
     if "keeps little" in how:
         return holdfast.Recover(log="messages", memory="300B")
-    if "spills" in how:
+    log = "auto" if "auto" in how else {"stages": "messages", "fsdp": "updates", "tensor": "updates"}.get(kind)
+    if how & {"spills", "flips a bit"}:
         os.makedirs(f"{run}.spill", exist_ok=True)
-        return holdfast.Recover(log="messages", memory=4000, spill=f"{run}.spill")
-    return holdfast.Recover(log="messages") if kind == "stages" else None
+        return holdfast.Recover(log=log, memory=4000 if kind == "stages" else 1, spill=f"{run}.spill")
+    return None if log is None else holdfast.Recover(log=log)
+
+
+def damage_entries():
+    """Before survivors send what they have kept, the newest entry of an update is damaged."""
+    serve = Messages.serve
+
+    def serve_damaged(self, transport, replaying, *more):
+        log = self._log.native
+        for lost, (_, _, through) in replaying.items():
+            with contextlib.suppress(holdfast.NotFoundError):
+                text, body = log.find(key_of(through - 1, lost))
+                data = torch.frombuffer(bytearray(body), dtype=torch.uint8)
+                if "other entry" in how:
+                    log.put(key_of(through, lost), text, [(data.data_ptr(), data.nbytes)])
+                else:
+                    flip_in_files(log.pack(key_of(through, lost)))
+        serve(self, transport, replaying, *more)
+
+    Messages.serve = serve_damaged
+
+
+def flip_in_files(record):
+    """Flips the last bit of a record in the files of this process that have no name any more."""
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if f"{run}.spill" in os.readlink(f"/proc/self/fd/{number}"):
+                with open(f"/proc/self/fd/{number}", "r+b") as file:
+                    at = file.read().find(record)
+                    if at >= 0:
+                        file.seek(at + len(record) - 1)
+                        file.write(bytes([record[-1] ^ 1]))
 
 
 def after_resume(training):
-    if "other threads" in how and os.environ.get("HOLDFAST_GENERATION", "0") != "0":
+    if "other threads" in how and kind == "stages" and os.environ.get("HOLDFAST_GENERATION", "0") != "0":
         torch.set_num_threads(torch.get_num_threads() + 1)
     if "sets a rate" in how:
         training.optimizer.param_groups[0]["lr"] = 5e-3
@@ -559,6 +646,8 @@ def spoil_once(training):
 
 
 def start_up():
+    if "other threads" in how and kind != "stages" and os.environ.get("HOLDFAST_GENERATION", "0") != "0":
+        torch.set_num_threads(torch.get_num_threads() + 1)  # updates are made again in ck.resume()
     if "reads a table" in how:
         table = torch.arange(300_000.0) if rank == 0 else torch.zeros(300_000)
         dist.broadcast(table, 0)

@@ -209,6 +209,15 @@ def test_wrong_calls_are_refused_in_words(tmp_path, lines):
             mix(wrong)
     with pytest.raises(holdfast.NotFoundError, match="no file has such a name"):
         Files(tmp_path / "*.txt")
+    for call, text in [(lambda: Files(lines)[0:2], "expected a whole number"), (lambda: Files(lines)["0"], "sample '0'"),
+                       (lambda: Files(lines, transform=3), "transform: 3; expected a function")]:
+        with pytest.raises(TypeError, match=text):
+            call()
+
+
+def test_files_may_be_named_in_a_list(lines):
+    assert len(Files([lines, lines], lines)) == 3 * len(Files(lines))
+    assert Files([lines])[torch.tensor(1)] == Files(lines)[1]
 
 
 # Mixtures

@@ -34,6 +34,17 @@ def hook_optimizer_steps(before: MethodType, after: MethodType) -> list[Any]:
     return [register_optimizer_step_pre_hook(on_begin), register_optimizer_step_post_hook(on_end)]
 
 
+def call_before_scaler_updates(scaler: Any, call: Callable[[], None]) -> None:
+    """Calls the function before scaler.update(): a GradScaler that skips an update calls no hook."""
+    update = scaler.update
+
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        call()
+        return update(*args, **kwargs)
+
+    scaler.update = guarded
+
+
 def replace_closure(args: Any, kwargs: Any, change: Callable[[Any], Any]) -> Any:
     """The arguments of a step() with the closure replaced; None if it has no closure."""
     if callable(kwargs.get("closure")):

@@ -59,6 +59,7 @@ class CallLog:
         self.seconds = 0.0  # that steps have waited for the log
         self.waited = 0.0  # seconds that this rank has waited for others in calls
         self.borders: dict[str, int] = {}  # bytes that were sent in the newest step, by "from>to"
+        self.size = 0  # bytes that were kept of it
         self._file = descriptor
         self._counts: dict[int, dict[Any, int]] = {START_UP: {}}
         self._copies: list[tuple[Key, torch.Tensor, torch.Tensor, Any]] = []  # from GPUs, under way
@@ -94,7 +95,7 @@ class CallLog:
         self.update = update
         if update is not None:
             self._counts = {START_UP: self._counts[START_UP], update: {}}
-            self.borders = {}
+            self.borders, self.size = {}, 0
 
     @contextlib.contextmanager
     def belonging_to(self, update: int | None) -> Iterator[None]:
@@ -136,6 +137,7 @@ class CallLog:
         size = sum(one.nbytes for one in tensors)
         if key[3] == _ALL and size > _MOST:
             return self.on_unfit(f"{key[2]} of {size} bytes in group {key[1]}")
+        self.size += size
         if key[3] != _ALL:
             border = f"{key[3]}>{key[4]}"
             self.borders[border] = self.borders.get(border, 0) + size

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from holdfast.errors import Error
 from holdfast.torch.data.read_loaders import watch_loaders
-from holdfast.torch.loop.optimizer_hooks import replace_closure
+from holdfast.torch.loop.optimizer_hooks import call_before_scaler_updates, replace_closure
 from holdfast.torch.recover.buddies import BuddyGate
 from holdfast.torch.recover.crash_points import reach
 from holdfast.torch.recover.membership import Membership
@@ -53,7 +53,7 @@ class GatedSteps:
         self._steps_done = 0
         self._skipped: SkippedCalls | None = None  # of a replacement
         self._replay: Replay | None = None  # of one that makes steps again alone
-        self._messages = membership.messages
+        self._messages, self._updates_log = membership.messages, membership.messages.updates
         self._update = 0  # that is made again
         self._batch_outside = -1  # the batch after which a collective call was made outside of run()
         self._updates = False  # the newest run has made an update
@@ -62,7 +62,7 @@ class GatedSteps:
         self._groups.on_call = self._on_call
         self._scalers = scalers
         for scaler in scalers:
-            self._guard(scaler)
+            call_before_scaler_updates(scaler, self._pass_if_shut)
 
     def take_over(self) -> int:
         """Takes the place of a lost rank. Returns the last step that is done where it begins."""
@@ -125,11 +125,16 @@ class GatedSteps:
         self._trail.function = name
         if self._trail.is_top(has_moved=False):
             self._unknown.settle()
+        return self._make(name, function, args, kwargs)
+
+    def _make(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Makes a run together with the others, as often as it takes."""
+        assert self._membership.gate is not None
         while True:
             self.join()
             if name != _SAVE:  # behind a step: to leave here would not save it
                 self._membership.leave_if_told()
-            self._start.keep(args, kwargs)
+            self._begin(name, function, args, kwargs)
             self._phase, self._groups.may_repeat = "step", True
             self._messages.begin(self._membership.gate.committed + 1, name)
             self._unknown.begin_run()
@@ -153,6 +158,10 @@ class GatedSteps:
             self._unknown.end_run(is_done=False)
             if why := self._start.restore() or self._why_not_again():
                 self._membership.ask_to_restart(ValueError(f"ck.run({name}): {why}"))
+
+    def _begin(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> None:
+        """Keeps what a run begins with."""
+        self._start.keep(args, kwargs)
 
     def _next_replayed(self, name: str) -> int | None:
         """The update that this run makes again; None if the others are in it, and have been joined."""
@@ -200,16 +209,23 @@ class GatedSteps:
         """Notes that a step is done. False if the others have done it already."""
         if self._skip("step", str(step)) is not None:
             return False
-        self._trail.stepped(step)
         self._messages.stepped(step, self._made)
         if self._replay is not None:
             self._data.note_step()  # elsewhere, ck.step() does it
         self._steps_done += 1
         self._unknown.settle()
-        self._refresh()
+        self._note_step(step)
         if unsaved := self._trail.news_of_unsaved():
             self._link.say("unsaved", what=unsaved)
         return True
+
+    def _note_step(self, step: int) -> None:
+        self._trail.stepped(step)
+        self._refresh()
+
+    def leaves_out(self, step: int) -> bool:
+        """True if another rank was through ck.step(step) before it had to make the step again: nobody saves it."""
+        return False
 
     def save(self, function: Callable[[], None]) -> None:
         """Calls the function, whose collective calls a replacement does not have to make."""
@@ -270,6 +286,7 @@ class GatedSteps:
         """Makes the record again, and sends it: the step may have changed more since the gate."""
         gate = self._membership.gate
         if gate is not None and self._records.values:
+            self._records.seal |= self._messages.seal_at_end(self._made)
             self._records.make_at_end(self._trail.calls)
             if self._replay is not None:
                 self._replay.note_record(self._records, is_at_end=True)
@@ -295,29 +312,44 @@ class GatedSteps:
 
     def before_update(self, args: Any, kwargs: Any) -> Any:
         """The hook before an update. Returns other arguments for it, or None."""
+        if self._phase == "updated":
+            self._updates_log.begin_update(args[0])
         if self._phase != "step":
             return None
         changed = replace_closure(args, kwargs, self._gate_after)
         if changed is None:
-            self._pass_gate(updates=True)
+            self._pass_gate(updates=True, optimizer=args[0])
+            self._updates_log.begin_update(args[0])
+        else:
+            self._updates_log.refuse("its optimizer is called with a closure")
         return changed
+
+    def after_update(self, optimizer: Any) -> None:
+        """The hook after an update."""
+        self._updates_log.end_update(optimizer, self._made)
 
     def _gate_after(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         def then_pass() -> Any:
             result = closure()
-            if self._phase == "step":
-                self._pass_gate(updates=True)
+            self._pass_if_shut()
             return result
 
         return then_pass
 
-    def _pass_gate(self, *, updates: bool) -> None:
+    def _pass_if_shut(self) -> None:
+        if self._phase == "step":
+            self._pass_gate(updates=True)
+
+    def _pass_gate(self, *, updates: bool, optimizer: Any = None) -> None:
         gate = self._membership.gate
         assert gate is not None
         self._groups.wait_for_calls()
         self._messages.settle()
-        updates = self._start.look_at_gate(self._trail.function) or updates
-        self._records.seal = self._messages.seal(self._update if self._replay else gate.committed + 1)
+        writes = self._start.look_at_gate(self._trail.function)
+        updates, update = writes or updates, self._update if self._replay else gate.committed + 1
+        self._records.seal = self._messages.seal(update)
+        if self._replay is None and self._groups.failure is None:
+            self._messages.prepare(update, optimizer, self._trail.written if writes else [])
         record = self._records.capture()
         is_top = self._trail.is_top(self._records.has_moved(record), updates)
         made = self._records.make_at_gate(record, self._trail.calls, is_top=is_top)
@@ -331,7 +363,8 @@ class GatedSteps:
             self._phase = "updated"
             return
         reach("committed")
-        self._commit()
+        self._phase, self._groups.may_repeat = "updated", False
+        self._link.note_commit()
 
     def _pass(self, gate: BuddyGate, made: Made) -> None:
         """Returns when this rank is committed to the update. Raises _Back if all make the step again."""
@@ -340,6 +373,7 @@ class GatedSteps:
             if self._groups.failure is not None:
                 raise self._groups.failure
             with self._groups.at_gate():
+                self._membership.pass_on_update()
                 self._membership.compare_at_gate()
                 gate.pass_gate(gate.committed + 1, made.packed)
         except (Error, TimeoutError, RuntimeError):
@@ -348,10 +382,7 @@ class GatedSteps:
             if self._link.agree(self._status)["course"] != "forward":
                 raise _Back from None
             gate.forward(gate.committed + 1)
-
-    def _commit(self) -> None:
-        self._phase, self._groups.may_repeat = "updated", False
-        self._link.note_commit()
+        self._messages.commit()
 
     def _was_void(self, error: Exception) -> bool:
         """Whether a run has failed because a rank was lost: in a collective call, or in a save."""
@@ -363,17 +394,6 @@ class GatedSteps:
         assert gate is not None
         return {"committed": gate.committed, "ready": gate.ready, "begun": self._phase == "step"}
 
-    def _guard(self, scaler: Any) -> None:
-        """Lets scaler.update() pass the gate: a GradScaler that skips an update calls no hook."""
-        update = scaler.update
-
-        def guarded(*args: Any, **kwargs: Any) -> Any:
-            if self._phase == "step":
-                self._pass_gate(updates=True)
-            return update(*args, **kwargs)
-
-        scaler.update = guarded
-
     def _batches(self) -> int:
         """How many batches the loader has handed out.
 
@@ -384,6 +404,7 @@ class GatedSteps:
     def _on_call(self, name: str) -> None:
         if self._phase == "between" and not self._groups.is_recording:
             self._batch_outside = self._batches()
+        self._updates_log.note_call(name)
         if self._phase == "updated" and not self._has_warned:
             self._has_warned = True
             _log.warning("%s is called after the update of a step: if a rank dies then, all ranks "

@@ -23,9 +23,12 @@ from holdfast.torch.recover.link import FewerWorkers
 from holdfast.torch.recover.loop_draws import LoopDraws
 from holdfast.torch.recover.meet import meet
 from holdfast.torch.recover.messages import Messages, plan_replay
+from holdfast.torch.recover.open_gate import OpenGate
 from holdfast.torch.recover.records import Records
 from holdfast.torch.recover.replay import Replay, load_durable
 from holdfast.torch.recover.trail import SkippedCalls, Trail, unpack_calls
+from holdfast.torch.recover.undo import Undo
+from holdfast.torch.recover.updates import load_resting, make_again, plan_updates, seal_of_all
 from holdfast.torch.recover.worker_side import WorkerSide, wait_for_end
 from holdfast.torch.state.ddp_buckets import BucketOrders
 from holdfast.torch.state.training_state import TrainingState
@@ -46,6 +49,8 @@ class Membership:
         self.draws = LoopDraws(state, self.records)
         self._agreement = Agreement(state, self.draws)
         self.messages = Messages(side.groups.log, options, state)
+        self.undo: Undo | None = None  # with Recover(undo=True)
+        self.is_making_updates = False  # again, from what was kept of them
         self.durable: int | None = None  # the newest durable step when this generation began; equal on all ranks
         self._run = run
         self._must_agree = False  # no update was made since this process met a replacement
@@ -103,7 +108,7 @@ class Membership:
             reach("started")
             generation = self.link.agree(dict)["generation"]
         self._transport = meet(self.link, generation)
-        self.gate = BuddyGate(self._transport, self.link.hosts)
+        self.gate = (BuddyGate if self.undo is None else OpenGate)(self._transport, self.link.hosts)
         return self._transport
 
     def take_over(self) -> SkippedCalls | Replay:
@@ -115,19 +120,27 @@ class Membership:
             self._check_start_up()
             self.groups.on_unanswered = self.ask_to_restart
             with self.groups.silent():
+                if self.undo is not None:
+                    self.undo.share(self._transport, is_new=True)
                 heard = peers.hear(self._transport, self._state, self.link.rank, self.groups.describe())
+                made, told = None, {}
                 if heard.lacks:
-                    return self._begin_replay(decided, heard)
-                filled = peers.receive(self._transport, self._state, self._buckets, self.link.rank, heard)
+                    try:
+                        plan = self._plan_updates(decided, heard)
+                    except LookupError as error:
+                        return self._begin_replay(decided, heard, f"{heard.lacks}: no other rank has it, and {error}")
+                    made, told = self._make_updates(decided, heard, *plan)
+                filled = peers.receive(self._transport, self._state, self._buckets, self.link.rank, heard, made)
             reach("filled")
             arrive = filled.arrive
             self.trail.load(filled.trail, filled.calls)
             self.records.load(filled.record)
             self.draws.take_over(filled.own)
-            if filled.must_wait:
-                peers.tell(self._transport, {}, patience=None)
+            peers.wait_for(self._transport, heard.replaying, "messages")
+            if told:
+                self.messages.join(heard.messages(), decided["target"])
             self._become_part(decided, "replay", is_new=True, step=self.trail.last_step + 1,
-                              bytes=filled.moved, inexact=filled.inexact)
+                              bytes=filled.moved, inexact=filled.inexact, **told)
         except Exception as error:
             # Nobody has what it needs, or what they have does not fit: no death of another rank.
             is_sure = isinstance(error, (LookupError, NotFoundError, CorruptError, ConflictError, ValueError))
@@ -136,20 +149,56 @@ class Membership:
             self.ask_to_restart(error)
         return SkippedCalls(self.trail, self.ask_to_restart, arrive, self.has_batch)
 
-    def _begin_replay(self, decided: dict[str, Any], heard: peers.Heard) -> Replay:
-        """Loads the newest durable step, and gets what others have said to the lost rank since then."""
+    def _plan_updates(self, decided: dict[str, Any], heard: peers.Heard) -> tuple[int, int]:
+        if heard.lacks_twin:
+            raise LookupError("no other rank has parts of the same parameters")
+        return plan_updates(heard.messages(), self.durable, decided["target"], self.link.rank)
+
+    def _make_updates(self, decided: dict[str, Any], heard: peers.Heard, step: int,
+                      after: int) -> tuple[set[str], dict[str, Any]]:
+        """Loads the newest durable step, and makes the updates of the lost rank behind it again.
+
+        Returns the names of the tensors that it has then, and what the launcher is told of it.
+        """
+        target = decided["target"]
+        size = self._receive_log(heard, "updates", after, target)
+        if self.durable is not None:
+            load_resting(self._run, step, self._state)
+        self.link.say("reached", phase="loaded")
+        self.is_making_updates, self.groups.mode = True, "replay"  # a call of other ranks is an error
         try:
-            step, after, runs = plan_replay({rank: one["messages"] for rank, one in heard.told.items()},
-                                            self.durable, decided["target"])
-        except LookupError as error:
-            raise LookupError(f"{heard.lacks}: no other rank has it, and {error}") from None
-        rank, log = self.link.rank, self.groups.log
-        peers.answer(self._transport, (after, decided["target"]))
-        _native.change_layout(self._transport, _native.Pieces([]), _native.Pieces([]), peers.PATIENCE)
-        wanted = _native.WantedCalls(rank, [name for name, _ in self.groups.describe()], after,
-                                     decided["target"])
+            make_again(self.groups.log, self._state, self.link.rank, after, target)
+        finally:
+            self.is_making_updates, self.groups.mode = False, "silent"
+        heard.check_seal(seal_of_all(self._state, target))
+        reach("filled")
+        made = {name for _, name in self._state.resting()}
+        return made, {"rung": "updates", "reason": f"{heard.lacks}: no other rank has it",
+                      "replayed": target - after, "log_bytes": size}
+
+    def _receive_log(self, heard: peers.Heard, rung: str, after: int, target: int) -> int:
+        """Gets what others have kept for this rank. Returns how many bytes that are."""
+        assert self._transport is not None
+        log = self.groups.log.native
+        heard.replaying = peers.answer(self._transport, (rung, after, target))
+        wanted = _native.WantedCalls(self.link.rank, [name for name, _ in self.groups.describe()], after, target)
+        before = log.bytes
         for other in sorted(heard.told):
-            log.native.receive_from(self._transport, other, wanted)
+            log.receive_from(self._transport, other, wanted)
+        return int(log.bytes - before)
+
+    def _begin_replay(self, decided: dict[str, Any], heard: peers.Heard, why: str) -> Replay:
+        """Loads the newest durable step, and gets what others have said to the lost rank since then.
+
+        `why` says why updates are not made again.
+        """
+        try:
+            step, after, runs = plan_replay(heard.messages(), self.durable, decided["target"])
+        except LookupError as error:
+            raise LookupError(f"{why}, and {error}") from None
+        size = self._receive_log(heard, "messages", after, decided["target"])
+        peers.wait_for(self._transport, heard.replaying, "updates")
+        _native.change_layout(self._transport, _native.Pieces([]), _native.Pieces([]), peers.PATIENCE)
         twin = peers.twin_of(self._state, heard.told)["trail"]
         own = load_durable(self._run, step, self._state, self._buckets) if self.durable is not None else {}
         self.link.say("reached", phase="loaded")
@@ -160,7 +209,7 @@ class Membership:
         if not runs:
             self.records.load(heard.kept["record"])
             self.draws.take_over(own)
-        return Replay(decided, runs, heard.kept, unpack_calls(twin["before"]), log.native.bytes,
+        return Replay(decided, runs, heard.kept, unpack_calls(twin["before"]), size,
                       f"{heard.lacks}: no other rank has it")
 
     def end_replay(self, replay: Replay) -> None:
@@ -216,23 +265,30 @@ class Membership:
 
     def _rejoin(self, decided: dict[str, Any]) -> None:
         assert self.gate and self._transport and self._saves
+        self._saves.drop()
+        reach("dropped")
+        if self.undo is not None:
+            self.undo.take_back(self.gate, decided["target"])
         kept = [one for one in self.gate.records() if one.peer in self.link.missing]
         has_moved = self.records.has_moved()
         if not (has_moved or self.records.is_at_end or self.trail.is_top(has_moved)):
             self.records.make_at_end(self.trail.calls)
-        self._saves.drop()
-        reach("dropped")
         self._transport.replace(meet(self.link, decided["generation"]))
         reach("met")
         self._rejoin_job()
         reach("rejoined")
-        groups = self.groups.describe()
-        replaying = peers.give(self._transport, self._state, self._buckets, self._saves.objects(),
-                               trail=self.trail.state(has_moved), records=self.records, kept=kept,
-                               is_outside=self.is_outside, groups=groups, messages=self.messages.told())
+        groups, transport = self.groups.describe(), self._transport
+        if self.undo is not None:
+            self.undo.share(transport)
+        replaying = peers.give(
+            transport, self._state, self._buckets, self._saves.objects(),
+            trail=self.trail.state(has_moved), records=self.records, kept=kept,
+            is_outside=self.is_outside, groups=groups, messages=self.messages.told(self.gate.peer),
+            serve=lambda found: self.messages.serve(transport, found, groups, self.link.rank,
+                                                    self.link.missing))
         reach("given")
-        self.messages.serve(self._transport, replaying, groups, self.link.rank, self.link.missing)
-        self._become_part(decided, "live")
+        peers.wait_for(transport, replaying, "messages")
+        self._become_part(decided, "live", **({} if self.undo is None else self.undo.told()))
 
     def _become_part(self, decided: dict[str, Any], mode: Mode, *, is_new: bool = False,
                      **told: Any) -> None:
@@ -244,6 +300,11 @@ class Membership:
         self.gate.begin(generation, decided["target"], self.records.newest)
         reach("joined")
         self.link.join(generation, **told)
+
+    def pass_on_update(self) -> None:
+        """At the gate, before this rank is ready: gives its buddy what its replacement may need."""
+        assert self.gate is not None and self._transport is not None
+        self.messages.pass_on(self.gate, self._transport)
 
     def compare_starts(self) -> bool:
         """In the first step after a recovery: compares what ranks begin with. True if it did."""

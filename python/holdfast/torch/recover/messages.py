@@ -1,42 +1,49 @@
-"""Which calls of steps are kept for the replacement of a lost rank, until when, and how it gets them.
+"""What is kept for the replacement of a lost rank, until when, and how it gets it.
 
-Every rank keeps what it sends in a step, and the results of collective calls (call_log.py). The rank that
-replaces a lost one can then make the steps behind the newest durable one again, alone (replay.py):
+Where a tensor is on one rank only, one of two kinds of log is kept: "messages" (what ranks send in a step, and
+the results of collective calls, call_log.py), or "updates" (the gradients of each update, updates.py). The rank
+that replaces a lost one can then make the steps behind the newest durable one again, alone (replay.py), or the
+updates behind it:
 
-  1. Updates up to that of a durable step are dropped. All survivors know a durable step if one of them
+  1. Entries up to the update of a durable step are dropped. All survivors know a durable step if one of them
      does (DurableSteps.agree), so none has dropped what a replacement needs.
   2. After a death, the survivors tell which updates they have, under which names ck.run() made them, and
-     after which update each step was done. The replacement says from where on it wants their messages.
-  3. They send them, and wait until it has come to where they are.
+     after which update each step was done. The replacement says from where on it wants them.
+  3. They send it what was for it, and wait until it has come to where they are.
 
-With log="auto", nothing is kept if another rank has every parameter, too, if a step makes collective calls
-whose results are large, or if keeping costs too much of a step.
+Which kind it is, all ranks choose together at the gate of the second update. Until then both are kept. With
+log="auto" it is the one with fewer bytes in an update; nothing is kept if another rank has every parameter, too,
+or if keeping costs too much of a step.
 """
 
 import collections
 import hashlib
 import logging
 import time
-import zlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
 
 from holdfast import _native
 from holdfast.options import Recover
 from holdfast.torch.loop.durable_steps import DurableSteps
+from holdfast.torch.recover.buddies import BuddyGate
 from holdfast.torch.recover.call_log import CallLog
 from holdfast.torch.recover.peers import Replaying, tell
+from holdfast.torch.recover.undo import check_replicas
+from holdfast.torch.recover.updates import Updates, durable_in, seal
 from holdfast.torch.state.training_state import TrainingState
 
 _log = logging.getLogger("holdfast")
 
+_KINDS = ("updates", "messages")
+_CHOSEN_AT = 2  # the update at whose gate ranks choose a kind
 _TRIAL = 20  # steps after which the cost is looked at
 _MOST_COST, _LEAST_COST = 0.02, 0.001  # of a step; and seconds a step that are never too many
 _FULL = 0.8  # of the memory, from which on a save is asked for
+_FEWEST = 4  # updates for which the memory must have room
 _STALL, _POLL = 5.0, 0.01  # seconds: the longest wait for room, and between two looks
-_SEALED, _SEALED_ELEMENTS = 16, 64  # gradients in a seal, and elements of each
 
 
 class Messages:
@@ -44,8 +51,14 @@ class Messages:
 
     def __init__(self, log: CallLog, options: Recover, state: TrainingState) -> None:
         self._log, self._options, self._state = log, options, state
-        self.why_not = "log=None" if options.log is None else "nothing was agreed on yet"
-        self._is_decided = False  # whether calls are kept
+        self.updates = Updates(log, state)
+        self._kinds: Sequence[str] = ()  # that are kept
+        why = "log=None" if options.log is None else "nothing was agreed on yet"
+        self._why_not = dict.fromkeys(_KINDS, why)  # why a kind is not kept; "" if it is
+        self._is_decided = False  # whether anything is kept
+        self._chosen: tuple[Sequence[str], dict[str, str]] | None = None  # at the gate that is passed now
+        self._is_wished = False  # some rank has log="updates"
+        self._kept_since = 0.0  # when ranks have chosen
         self._refused = ""  # what the user asked for, and is not possible
         self._update_of: dict[int, int] = {}  # the update after which each step was done
         self._names: dict[int, str] = {}  # under which ck.run() has made each update
@@ -57,37 +70,73 @@ class Messages:
 
     @property
     def is_on(self) -> bool:
-        """True if the calls of steps are kept."""
-        return not self.why_not
+        """True if anything is kept."""
+        return bool(self._kinds)
 
     def agree(self, transport: _native.TcpTransport | None) -> None:
-        """Decides, on all ranks together, whether calls of steps are kept. A replacement does as the others."""
+        """Decides, on all ranks together, whether anything is kept. A replacement does as the others."""
         if transport is None:
             return
-        told = tell(transport, {"log": self._options.log, "is on": self.is_on if self._is_decided else None,
-                                "boxes": [] if self._is_decided else self._boxes()})
-        if self._is_decided or self._options.log is None:
+        is_first = not self._is_decided
+        names = self._names_of_parameters()
+        told = tell(transport, {"log": self._options.log, "kept": None if is_first else self._kept(),
+                                "boxes": self._boxes() if is_first else [], "names": names, "undo": self._options.undo})
+        if any(one["undo"] for one in told):
+            check_replicas([one["boxes"] for one in told if one["kept"] is None])
+        logs = [one["log"] for one in told]
+        if self._is_decided or None in logs:
             return
-        self._is_decided = True
-        known = [one["is on"] for one in told if one["is on"] is not None]
+        self._is_decided, self._is_wished = True, "updates" in logs
+        known = [one["kept"] for one in told if one["kept"] is not None]
+        if known:
+            return self._keep(*known[0])
         copies = collections.Counter(box for one in told for box in set(one["boxes"]))
-        is_wanted = any(one["log"] == "messages" for one in told) or 1 in copies.values()
-        is_on = any(known) if known else is_wanted
-        self.why_not = "" if is_on else "all parameters are on several ranks"
-        self._log.keeps_steps = self.is_on
+        if not (self._is_wished or "messages" in logs or 1 in copies.values()):
+            return self._keep((), dict.fromkeys(_KINDS, "all parameters are on several ranks"))
+        twins = collections.Counter(one["names"] for one in told)
+        why = ""
+        if "messages" in logs:
+            why = 'log="messages"'
+        elif 1 in twins.values():
+            why = "a rank has parameters that no other rank has a part of"
+            self._warn_of_wish(why, ["messages"])
+        self._keep(("messages",) if why else _KINDS, {"updates": why, "messages": ""})
+
+    def _keep(self, kinds: Sequence[str], why_not: Mapping[str, str]) -> None:
+        self._kinds, self._why_not = tuple(kinds), dict(why_not)
+        self._log.keeps_steps = "messages" in self._kinds
+
+    def _kept(self) -> tuple[list[str], dict[str, str]]:
+        return list(self._kinds), self._why_not
+
+    def _warn_of_wish(self, why: str, kinds: Sequence[str]) -> None:
+        if self._is_wished and self._state.rank == 0:
+            then = "messages are kept instead" if kinds else "all ranks start again if one is lost"
+            _log.warning('Recover(log="updates"): %s: %s', why, then)
 
     def _boxes(self) -> list[bytes]:
         """A digest of each parameter and its box."""
-        return [hashlib.blake2b(f"{name}[{piece.box}]".encode(), digest_size=8).digest()
-                for piece, name in self._state.resting() if piece.kind == "parameter"]
+        return [_digest(f"{name}[{piece.box}]") for piece, name in self._state.resting()
+                if piece.kind == "parameter"]
+
+    def _names_of_parameters(self) -> bytes:
+        return _digest(" ".join(sorted(name for piece, name in self._state.resting()
+                                       if piece.kind == "parameter")))
 
     def resumed(self, step: int) -> None:
         """The training begins behind that step, before the first update."""
         self._update_of = {step: 0}
+        self.updates.look_from_here()
 
     def take_over(self, step: int, update: int) -> None:
         """This process replaces a rank, and makes all updates behind that one, which ended the step, again."""
         self._update_of, self._log.whole_after = {step: update}, update
+
+    def join(self, told: dict[int, Any], update: int) -> None:
+        """This process replaces a rank, and has made that update; `told` has what told() says on each survivor."""
+        self._update_of = dict(told[min(told)]["update of"])
+        self._log.whole_after = update
+        self.updates.look_from_here()
 
     def begin(self, update: int, name: str) -> None:
         """A run of ck.run(name) begins, and is to make that update."""
@@ -98,8 +147,73 @@ class Messages:
         self._names[update] = name
         self._log.begin(update)
 
+    def prepare(self, update: int, optimizer: Any, written: Sequence[str]) -> None:
+        """At the gate: makes the entry of an update, which pass_on() gives to the buddy."""
+        if "updates" in self._kinds:
+            began = time.perf_counter()
+            self.updates.prepare(update, optimizer, written)
+            self.updates.seconds += time.perf_counter() - began
+
+    def pass_on(self, gate: BuddyGate, transport: _native.TcpTransport) -> None:
+        """At the gate, before this rank is ready. All ranks call it together."""
+        if "updates" not in self._kinds:
+            return
+        update = gate.committed + 1
+        full = self._log.native.bytes_in_memory + self.updates.size > self._options.memory_bytes
+        if full and not self._options.spill_folder:
+            self._make_room()
+        began = time.perf_counter()
+        self.updates.pass_on(gate, update)
+        self.updates.seconds += time.perf_counter() - began
+        if len(self._kinds) > 1 and update >= _CHOSEN_AT:
+            self._choose(transport)
+        elif update == _CHOSEN_AT + _TRIAL:
+            self._choose_by_cost(transport)
+
+    def _choose(self, transport: _native.TcpTransport) -> None:
+        why = {"updates": self.updates.why_not or self._why_too_long(), "messages": self._why_not["messages"]}
+        told = tell(transport, {"why not": why, "bytes": {"updates": self.updates.size, "messages": self._log.size}})
+        why = {kind: next((one["why not"][kind] for one in told if one["why not"][kind]), "") for kind in _KINDS}
+        sizes = {kind: sum(one["bytes"][kind] for one in told) for kind in _KINDS}
+        possible = sorted((kind for kind in _KINDS if not why[kind]), key=lambda kind: sizes[kind])
+        if self._is_wished and "updates" in possible:
+            possible = ["updates"]
+        for kind in possible[1:]:
+            why[kind] = f"{possible[0]} have fewer bytes"
+        if self._is_wished and possible[:1] == ["updates"]:
+            why["messages"] = 'log="updates"'
+        self._chosen = possible[:1], why
+        if why["updates"]:
+            self._warn_of_wish(why["updates"], possible)
+
+    def _choose_by_cost(self, transport: _native.TcpTransport) -> None:
+        """Ends the log of updates if it costs too much. The rank that comes last to gates waits least in it."""
+        took = (time.perf_counter() - self._kept_since) / _TRIAL
+        told = tell(transport, {"seconds": self.updates.seconds / _TRIAL, "step": took})
+        cost, took = min(one["seconds"] for one in told), max(one["step"] for one in told)
+        if self._is_wished or cost <= max(_LEAST_COST, _MOST_COST * took):
+            return
+        why = f"to keep updates takes {cost / took:.1%} of a step"
+        self._chosen = (), {**self._why_not, "updates": why}
+        if self._state.rank == 0:
+            _log.warning("%s: they are not kept any more, so that all ranks start again if one is lost; expected at "
+                         'most %.0f %%, or Recover(log="updates") to accept it', why, 100 * _MOST_COST)
+
+    def _why_too_long(self) -> str:
+        most, size = self._options.memory_bytes, self.updates.size
+        if self._options.spill_folder or size * _FEWEST <= most:
+            return ""
+        return f"the gradients of an update have {size} bytes, and memory= has room for {most}"
+
+    def commit(self) -> None:
+        """This rank is committed to the update: what was chosen at its gate counts."""
+        if self._chosen is not None:
+            self._keep(*self._chosen)
+            self._chosen, self._kept_since, self.updates.seconds = None, time.perf_counter(), 0.0
+
     def end(self) -> None:
         """The run is over, or has failed."""
+        self._chosen = None
         self._log.begin(None)
 
     def settle(self) -> None:
@@ -120,10 +234,19 @@ class Messages:
             return
         self._look_at_cost(job)
         self._drop_durable()
+        if self._has_asked:
+            return
         is_full = self._log.native.bytes_in_memory > _FULL * self._options.memory_bytes
-        if is_full and not (self._has_asked or self._options.spill_folder):
+        is_full = is_full and not self._options.spill_folder
+        if is_full or self._has_lost_entries():
             self._has_asked = True
-            job.ask_to_save("the messages that are kept for a lost rank fill their memory")
+            job.ask_to_save("what is kept for a lost rank fills its memory" if is_full else
+                            "what was kept for another rank was lost with this one")
+
+    def _has_lost_entries(self) -> bool:
+        """True if the process that this one replaces had entries of updates that no durable step has."""
+        behind = min(self._update_of.values(), default=0)
+        return "updates" in self._kinds and (self._log.whole_after or 0) > behind
 
     def _drop_durable(self) -> bool:
         """Drops what the newest durable step has. True if there was anything."""
@@ -160,55 +283,56 @@ class Messages:
                            "own_seconds": max(0.0, took - self._log.waited / _TRIAL),
                            "borders": " ".join(f"{border} {size}" for border, size
                                                in sorted(self._log.borders.items()))})
-        if self._options.log == "auto" and cost > max(_LEAST_COST, _MOST_COST * took):
-            self._stop(f"to keep messages takes {cost / took:.1%} of a step")
+        if self._options.log == "auto" and "messages" in self._kinds and cost > max(_LEAST_COST, _MOST_COST * took):
+            why = f"to keep messages takes {cost / took:.1%} of a step"
+            self._stop(why)
             _log.warning("rank %d: %s: they are not kept any more, so that all ranks start again if this "
                          "rank or a neighbour is lost; expected at most %.0f %%, or "
-                         'Recover(log="messages") to accept it', self._state.rank, self.why_not,
-                         100 * _MOST_COST)
+                         'Recover(log="messages") to accept it', self._state.rank, why, 100 * _MOST_COST)
 
     def _on_unfit(self, what: str) -> None:
         if self._options.log == "messages":
             self._refused = what
-        elif self.is_on:
+        elif "messages" in self._kinds:
             self._stop(f"a step calls {what}")
 
     def _stop(self, why: str) -> None:
-        self.why_not, self._log.keeps_steps = why, False
-        self._log.native.drop_through((1 << 62))
+        """Keeps no messages any more."""
+        self._why_not["messages"], self._log.keeps_steps = why, False
+        if len(self._kinds) == 1:
+            self._kinds = ()
+            self._log.native.drop_through(1 << 62)
 
     def seal(self, update: int) -> dict[str, Any]:
         """What a record has of an update beside the values of the rank: what its gradients depend on."""
-        if not self.is_on:
+        if "messages" not in self._kinds:
             return {}
         parameters = [one for optimizer in self._state.optimizers for group in optimizer.param_groups
                       for one in group["params"]]
-        chosen = [parameters[(update * _SEALED + k) % len(parameters)]
-                  for k in range(min(_SEALED, len(parameters)))]
-        parts = [_sample(one.grad) for one in chosen if one.grad is not None]
-        data = torch.cat(parts).cpu().numpy().tobytes() if parts else b""
-        return {"seal": zlib.crc32(data), "threads": torch.get_num_threads()}
+        return {"seal": seal([one.grad for one in parameters], update), "threads": torch.get_num_threads()}
 
-    def told(self) -> dict[str, Any]:
-        """What a replacement must know of this log, as plain values."""
+    def seal_at_end(self, update: int) -> dict[str, Any]:
+        """What a record of the end of an update has beside the values of the rank."""
+        return self.updates.seal_at_end(update) if "updates" in self._kinds else {}
+
+    def told(self, peer: int) -> dict[str, Any]:
+        """What a replacement must know of this log, as plain values; `peer` is the rank whose buddy this one is."""
         whole_after = self._log.whole_after
-        return {"why not": self.why_not, "update of": sorted(self._update_of.items()),
-                "names": sorted(self._names.items()),
+        return {"why not": self._why_not, "update of": sorted(self._update_of.items()),
+                "names": sorted(self._names.items()), "keeps of": peer, "peer said": self.updates.peer_said,
                 "whole after": max(self._log.native.hole, 0 if whole_after is None else whole_after)}
 
     def serve(self, transport: _native.TcpTransport, replaying: Replaying,
               groups: list[Any], rank: int, missing: list[int]) -> None:
-        """Sends lost ranks what was for them, of updates in (after, through], and waits for them.
+        """Sends lost ranks what was for them, of updates in (after, through].
 
         `groups` are the process groups of this rank. The result of a collective call comes from the
         first member of its group that has survived.
         """
-        for lost, (after, through) in sorted(replaying.items()):
+        for lost, (_, after, through) in sorted(replaying.items()):
             mine = [name for name, members in groups if lost in members
                     and min(set(members) - set(missing), default=-1) == rank]
             self._log.native.send_to(transport, _native.WantedCalls(lost, mine, after, through))
-        if replaying:
-            tell(transport, {}, patience=None)
 
 
 def plan_replay(told: dict[int, Any], durable: int | None, target: int) -> tuple[int, int, list[tuple[int, str]]]:
@@ -216,13 +340,10 @@ def plan_replay(told: dict[int, Any], durable: int | None, target: int) -> tuple
 
     `told` has what Messages.told() says on each survivor. LookupError if the logs do not have it all.
     """
-    if why := next((f"rank {rank} keeps no messages: {one['why not']}"
-                    for rank, one in sorted(told.items()) if one["why not"]), ""):
+    if why := next((f"rank {rank} keeps no messages: {one['why not']['messages']}"
+                    for rank, one in sorted(told.items()) if one["why not"]["messages"]), ""):
         raise LookupError(why)
-    step = -1 if durable is None else durable
-    after = next((dict(one["update of"])[step] for one in told.values() if step in dict(one["update of"])), None)
-    if after is None:
-        raise LookupError("the newest checkpoint is older than the messages that are kept")
+    step, after = durable_in(told, durable)
     if late := [rank for rank, one in sorted(told.items()) if one["whole after"] > after]:
         raise LookupError(f"rank {late[0]} has not kept all messages since step {step}")
     known = {update: name for one in told.values() for update, name in one["names"]}
@@ -232,9 +353,5 @@ def plan_replay(told: dict[int, Any], durable: int | None, target: int) -> tuple
     return step, after, names
 
 
-def _sample(gradient: torch.Tensor) -> torch.Tensor:
-    """Some elements of a gradient, as bytes."""
-    local = gradient.to_local() if isinstance(gradient, DTensor) else gradient
-    flat = local.detach().reshape(-1)
-    flat = flat[::max(1, flat.numel() // _SEALED_ELEMENTS)][:_SEALED_ELEMENTS]
-    return flat.contiguous().view(torch.uint8)
+def _digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=8).digest()

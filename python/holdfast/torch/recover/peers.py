@@ -4,10 +4,10 @@ Everything that ranks tell each other is plain values, encoded as in a checkpoin
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast import _native
+from holdfast import Box, _native, intersect
 from holdfast.torch.loop.resume import missing_or_reshaped
 from holdfast.torch.recover.buddies import KeptRecord
 from holdfast.torch.recover.flat_copy import FlatCopy
@@ -22,7 +22,8 @@ from holdfast.torch.state.training_state import TrainingState
 from holdfast.torch.values import generators as random_generators
 from holdfast.torch.values.dotted_names import name_a_few, plain_name
 
-Replaying = dict[int, tuple[int, int]]  # ranks that make updates again, behind one and up to another
+# Ranks that make "messages" (runs) or "updates" again, behind an update and up to another one.
+Replaying = dict[int, tuple[str, int, int]]
 
 PATIENCE = 600.0  # seconds that ranks wait for each other while a replacement is filled
 
@@ -38,24 +39,24 @@ class Filled:
     inexact: list[str]
     own: dict[str, Any]  # the objects of this rank, as a checkpoint has them
     arrive: Callable[[], None]  # restores what may have changed on the way to the others
-    must_wait: bool  # another replacement makes steps again, and all wait for it
 
 
 def give(transport: _native.TcpTransport, state: TrainingState, buckets: BucketOrders,
          objects: tuple[Any, Any], *, trail: dict[str, Any], records: Records,
          kept: list[KeptRecord], is_outside: bool, groups: list[Any],
-         messages: dict[str, Any]) -> Replaying:
+         messages: dict[str, Any], serve: Callable[[Replaying], None]) -> Replaying:
     """Gives replacements what they need of this rank. Called by all survivors.
 
     `kept` are records of lost ranks. `is_outside` if this rank has made collective calls since its
     last batch and outside of ck.run(). `groups` are the process groups of this rank. `messages` says
-    which messages it has kept. Returns the ranks that make steps again, and which updates.
+    what it has kept for others, and `serve` sends it. Returns the ranks that make steps or updates again.
     """
     shared = state.peers.shared_pieces()
     tell(transport, {
         "groups": groups, "trail": trail, "messages": messages, "objects": _at_record(objects[0], records.values),
         "rank objects": _with_options(_at_record(objects[1], records.values), records.values),
         "tensors": [describe(piece, name) for piece, name in shared],
+        "boxes": {name: piece.box.extents for piece, name in shared if piece.kind == "parameter"},
         "flags": buckets.sync_flags(), "is outside": is_outside, "changed": records.changed(),
         "has gradients": records.has_gradients(),
         "kept": [{"peer": one.peer, "record": one.record, "is at end": one.is_at_end,
@@ -63,6 +64,8 @@ def give(transport: _native.TcpTransport, state: TrainingState, buckets: BucketO
                   "differing": _differing(records, one, state.peers.own_keys)} for one in kept],
     })
     replaying = answer(transport, None)
+    serve(replaying)
+    wait_for(transport, replaying, "updates")
     _native.change_layout(transport, state.describe(shared), _native.Pieces([]), PATIENCE)
     return replaying
 
@@ -76,6 +79,17 @@ class Heard:
     values: dict[str, Any]  # that record
     flat: bytes  # the bytes of the tensors in it
     lacks: str  # a tensor that no other rank has; "" if there is none
+    lacks_twin: bool  # no other rank has a part of each parameter of this one
+    replaying: Replaying = field(default_factory=dict)  # what answer() has returned
+
+    def messages(self) -> dict[int, Any]:
+        """What each survivor has kept for others."""
+        return {rank: one["messages"] for rank, one in self.told.items()}
+
+    def check_seal(self, seal: int) -> None:
+        """ValueError if the lost rank has told another seal of its parameters, at the end of its last update."""
+        if self.kept["is at end"] and self.values.get("after", seal) != seal:
+            raise ValueError("the parameters that updates have made are not those that the lost rank had")
 
 
 def hear(transport: _native.TcpTransport, state: TrainingState, rank: int, groups: list[Any]) -> Heard:
@@ -91,12 +105,27 @@ def hear(transport: _native.TcpTransport, state: TrainingState, rank: int, group
     kept, values, flat = _newest_record(told, rank)
     there = {one for tensors in (_all_tensors(told), values["tensors"])
              for name, *_, aliases in tensors for one in (name, *aliases)}
-    lacks = [name for name in state.expected() if name not in there]
-    return Heard(told, kept, values, flat, lacks[0] if lacks else "")
+    lacks = [name for name in state.expected() if name not in there] + _uncovered(state, told)
+    mine = {name for piece, name in state.resting() if piece.kind == "parameter"}
+    lacks_twin = not any(mine <= set(one["boxes"]) for one in told.values())
+    return Heard(told, kept, values, flat, lacks[0] if lacks else "", lacks_twin)
 
 
-def answer(transport: _native.TcpTransport, replays: tuple[int, int] | None) -> Replaying:
-    """Tells whether this rank makes steps again: the updates behind one and up to another.
+def _uncovered(state: TrainingState, told: dict[int, Any]) -> list[str]:
+    """The parameters of which this rank has a part that the others do not have."""
+    return [name for piece, name in state.resting() if piece.kind == "parameter"
+            and not _is_covered(piece.box, {Box([*map(tuple, one["boxes"][name])]) for one in told.values()
+                                            if name in one["boxes"]})]
+
+
+def _is_covered(box: Box, others: set[Box]) -> bool:
+    """Whether boxes that do not overlap cover that one."""
+    common = [intersect(box, other) for other in others]
+    return sum(one.elements for one in common if one is not None) >= box.elements
+
+
+def answer(transport: _native.TcpTransport, replays: tuple[str, int, int] | None) -> Replaying:
+    """Tells whether this rank makes "messages" or "updates" again: those behind one update and up to another.
 
     Returns what all ranks have told of that.
     """
@@ -104,9 +133,18 @@ def answer(transport: _native.TcpTransport, replays: tuple[int, int] | None) -> 
     return {rank: tuple(one["replays"]) for rank, one in enumerate(told) if one["replays"]}
 
 
+def wait_for(transport: _native.TcpTransport, replaying: Replaying, rung: str) -> None:
+    """Returns when the ranks that make these again have come to where the others are."""
+    if any(one[0] == rung for one in replaying.values()):
+        tell(transport, {}, patience=None)
+
+
 def receive(transport: _native.TcpTransport, state: TrainingState, buckets: BucketOrders, rank: int,
-            heard: Heard) -> Filled:
-    """Fills this replacement from ranks that have what the lost one had."""
+            heard: Heard, made: set[str] | None) -> Filled:
+    """Fills this replacement from ranks that have what the lost one had.
+
+    `made` has the names of the tensors that this rank has by its own updates; None if it makes none again.
+    """
     told, kept, values, flat = heard.told, heard.kept, heard.values, heard.flat
     twin = twin_of(state, told)
     _check_gradients(values, twin["trail"]["gradients"])
@@ -119,8 +157,10 @@ def receive(transport: _native.TcpTransport, state: TrainingState, buckets: Buck
     calls = _choose_calls(values, twin, told, inexact)
     found = _make_step(values, start_of(values) if not calls else values["top"], twin, kept, told,
                        transport.size, rank, state)
-    must_wait = bool(answer(transport, None))
-    moved = _fill(transport, state, found, values, flat)
+    if made is None:
+        heard.replaying = answer(transport, None)
+    wait_for(transport, heard.replaying, "updates")
+    moved = _fill(transport, state, found, values, flat, made or set())
     state.load(found, keep=bool(calls))  # type: ignore[arg-type]
     if failed := buckets.restore(twin["objects"]["buckets"]):
         raise ValueError(f"buckets of {failed[0]}")  # its collective calls would not fit
@@ -139,7 +179,7 @@ def receive(transport: _native.TcpTransport, state: TrainingState, buckets: Buck
             random_generators.restore(values["generators"], state.generators)
 
     return Filled(moved, twin["trail"], calls, pack_record({**values, "things": things}, flat),
-                  inexact, found.rank_objects[rank], arrive, must_wait)
+                  inexact, found.rank_objects[rank], arrive)
 
 
 def _newest_record(told: dict[int, Any], rank: int) -> tuple[Any, dict[str, Any], bytes]:
@@ -245,7 +285,7 @@ def _find_inexact(told: dict[int, Any], kept: Any, drops: bool) -> list[str]:
 
 
 def _fill(transport: _native.TcpTransport, state: TrainingState, found: PeerStep,
-          values: dict[str, Any], flat: bytes) -> int:
+          values: dict[str, Any], flat: bytes, made: set[str]) -> int:
     own = {name: index for index, (name, *_) in enumerate(values["tensors"])}
     expected = {name: one for name, one in state.expected(found).items()}  # type: ignore[arg-type]
     if wrong := missing_or_reshaped(expected, found.tensors):
@@ -253,7 +293,7 @@ def _fill(transport: _native.TcpTransport, state: TrainingState, found: PeerStep
             raise LookupError(f"{wrong[0]}: no other rank has it")
         raise ValueError(f"the replacement is of another model: {wrong[0]}")
     pieces = state.allocate_all(found)  # type: ignore[arg-type]
-    shared = [(piece, name) for piece, name in pieces if name not in own]
+    shared = [(piece, name) for piece, name in pieces if name not in own and name not in made]
     filled = _native.change_layout(transport, _native.Pieces([]), state.describe(shared), PATIENCE)
     of_record = sorted(((own[name], piece) for piece, name in pieces if name in own),
                        key=lambda pair: pair[0])

@@ -32,7 +32,7 @@ class Gradients:
             gradient = parameter.grad
             if gradient is None:
                 continue
-            if _is_like(gradient, parameter):
+            if is_like(gradient, parameter):
                 found[name] = local_of(gradient)
             else:
                 lost.append(f"the gradient of {name}")
@@ -42,10 +42,10 @@ class Gradients:
         """Sets the gradients; parameters that had none when it was saved have none."""
         for name, parameter in self._parameters.items():
             saved = state["of"].get(name)
-            parameter.grad = None if saved is None else _gradient_of(parameter, saved)
+            parameter.grad = None if saved is None else gradient_like(parameter, saved)
 
 
-def _is_like(gradient: torch.Tensor, parameter: torch.Tensor) -> bool:
+def is_like(gradient: torch.Tensor, parameter: torch.Tensor) -> bool:
     """True if the gradient is dense, and cut over ranks as its parameter is."""
     if isinstance(parameter, DTensor) or isinstance(gradient, DTensor):
         return (isinstance(parameter, DTensor) and isinstance(gradient, DTensor)
@@ -53,7 +53,8 @@ def _is_like(gradient: torch.Tensor, parameter: torch.Tensor) -> bool:
     return gradient.layout == torch.strided
 
 
-def _gradient_of(parameter: torch.Tensor, saved: torch.Tensor) -> torch.Tensor:
+def gradient_like(parameter: torch.Tensor, saved: torch.Tensor) -> torch.Tensor:
+    """A gradient of the parameter with these local values, cut over ranks as the parameter is."""
     gradient = torch.empty_like(parameter.detach(), dtype=saved.dtype)
     with torch.no_grad():
         local_of(gradient).copy_(saved)

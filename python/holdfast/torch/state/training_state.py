@@ -348,11 +348,7 @@ class TrainingState:
 
         With `keep`, load_again() can be called.
         """
-        self._tensors.forget_gradients()
-        if self.optimizers and not self._objects.other_optimizers(found):
-            objects = self._optimizer_objects(found)
-            self._note_inner(self._tensors.load_objects(objects))
-            self._tensors.remove_unsaved(saved_for_rank(found, self._rank), objects)
+        self.load_optimizers(found)
         for one in self._objects.without_hooks:
             if self._objects.saved_tree(one, found) is not None:
                 self._objects.load(one, keep=keep)
@@ -360,6 +356,14 @@ class TrainingState:
         if self._extra.not_loaded:
             self._notes["extra"] = (f"{name_a_few(self._extra.not_loaded)}: from a state_dict of "
                                     "the module's own, which did not load it from the checkpoint")
+
+    def load_optimizers(self, found: _native.SavedStep) -> None:
+        """Gives the optimizers what was saved of them; the tensors are filled already."""
+        self._tensors.forget_gradients()
+        if self.optimizers and not self._objects.other_optimizers(found):
+            objects = self._optimizer_objects(found)
+            self._note_inner(self._tensors.load_objects(objects))
+            self._tensors.remove_unsaved(saved_for_rank(found, self._rank), objects)
 
     def _note_inner(self, missing: list[str]) -> None:
         """Notes that the checkpoint has nothing of an optimizer inside another one."""

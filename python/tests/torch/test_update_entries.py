@@ -1,0 +1,236 @@
+"""What the updates of a rank consume is kept as entries of a log, and made again from there: with every optimizer
+the bits are the same, and what cannot be made again is refused in a sentence."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import holdfast
+from holdfast.torch.loop.optimizer_hooks import hook_optimizer_steps
+from holdfast.torch.recover.updates import Updates, key_of, make_again
+from holdfast.torch.state.training_state import TrainingState
+
+OPTIMIZERS = {
+    "adamw": lambda p: torch.optim.AdamW(p, lr=1e-2), "fused": lambda p: torch.optim.AdamW(p, lr=1e-2, fused=True),
+    "amsgrad": lambda p: torch.optim.Adam(p, lr=1e-2, amsgrad=True, weight_decay=0.1),
+    "tensor": lambda p: torch.optim.AdamW(p, lr=torch.tensor(1e-2), foreach=False),
+    "sgd": lambda p: torch.optim.SGD(p, lr=1e-2, momentum=0.9, nesterov=True), "plain": lambda p: torch.optim.SGD(p, lr=1e-2),
+    "adamax": lambda p: torch.optim.Adamax(p, lr=1e-2), "nadam": lambda p: torch.optim.NAdam(p, lr=1e-2),
+    "radam": lambda p: torch.optim.RAdam(p, lr=1e-2), "rmsprop": lambda p: torch.optim.RMSprop(p, lr=1e-2, centered=True),
+    "adagrad": lambda p: torch.optim.Adagrad(p, lr=1e-2), "adadelta": lambda p: torch.optim.Adadelta(p),
+    "asgd": lambda p: torch.optim.ASGD(p), "rprop": lambda p: torch.optim.Rprop(p),
+    "adafactor": lambda p: torch.optim.Adafactor(p), "sparse adam": lambda p: torch.optim.SparseAdam(p),
+}
+STEPS = 6
+
+
+class Kept:
+    """A log and its gate in one process: a rank that is its own buddy."""
+
+    def __init__(self):
+        self.native, self.rank = holdfast._native.CallLog(), 0
+
+    def pass_on(self, log, key, text, parts):
+        log.put(key, text, parts)
+        return text
+
+
+class Job:
+    """A training with an Updates, whose hooks are those of a Checkpointer."""
+
+    def __init__(self, make=OPTIMIZERS["adamw"], layer=nn.Linear):
+        torch.manual_seed(0)
+        self.model = nn.Sequential(layer(8, 12), nn.LayerNorm(12), nn.Linear(12, 4)) if layer is nn.Linear else layer(9, 4)
+        self.optimizer = make(self.model.parameters())
+        self.state = TrainingState(self.model, self.optimizer, {}, None, holdfast.Layout())
+        self.log, self.update = Kept(), 0
+        self.updates = Updates(self.log, self.state)
+        self.updates.look_from_here()
+        self.hooks = hook_optimizer_steps(self.before, self.after)
+
+    def before(self, optimizer, args, kwargs):
+        if optimizer is self.optimizer and self.update:
+            if not self.has_passed:
+                self.pass_gate(optimizer)
+            self.updates.begin_update(optimizer)
+
+    def pass_gate(self, optimizer):
+        self.has_passed = True
+        self.updates.prepare(self.update, optimizer, [])
+        self.updates.pass_on(self.log, self.update)
+
+    def after(self, optimizer):
+        if optimizer is self.optimizer and self.update:
+            self.updates.end_update(optimizer, self.update)
+
+    def gradients(self):
+        if isinstance(self.model, nn.Embedding):
+            return self.model(torch.randint(9, (5,))).pow(2).sum().backward()
+        self.model(torch.randn(6, 8)).pow(2).mean().backward()
+
+    def begin(self):
+        self.update += 1
+        self.has_passed = False
+        self.gradients()
+
+    def step(self):
+        self.begin()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+@pytest.fixture
+def made():
+    """Makes jobs, whose hooks are removed at the end."""
+    jobs = []
+
+    def make(*args, **kwargs):
+        jobs.append(Job(*args, **kwargs))
+        return jobs[-1]
+
+    yield make
+    for job in jobs:
+        for hook in job.hooks:
+            hook.remove()
+
+
+def bits(job):
+    slots = [value for one in job.optimizer.state.values() for value in one.values() if isinstance(value, torch.Tensor)]
+    return [one.detach().numpy().tobytes() for one in (*job.model.parameters(), *slots)]
+
+
+@pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name != "sparse adam"])
+def test_updates_that_are_made_again_have_the_same_bits(made, name):
+    job, other = made(OPTIMIZERS[name]), made(OPTIMIZERS[name])
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(job.optimizer, STEPS)
+    kept = []
+    for _ in range(STEPS):
+        job.step()
+        schedule.step()
+        kept.append((bits(job), copy.deepcopy(job.model.state_dict()), copy.deepcopy(job.optimizer.state_dict())))
+    assert job.updates.why_not == "" and job.updates.peer_said == {"refused": "", "made": STEPS - 1}
+    make_again(job.log, other.state, 0, 0, STEPS)
+    assert bits(other) == kept[-1][0]
+    later = made(OPTIMIZERS[name])
+    later.model.load_state_dict(kept[2][1])
+    later.optimizer.load_state_dict(kept[2][2])
+    make_again(job.log, later.state, 0, 3, STEPS)
+    assert bits(later) == kept[-1][0]
+
+
+def test_where_there_was_no_update_none_is_made(made):
+    job, other = made(), made()
+    job.step()
+    job.begin()
+    job.pass_gate(None)
+    job.optimizer.zero_grad()
+    job.step()
+    make_again(job.log, other.state, 0, 0, 3)
+    assert bits(other) == bits(job)
+
+
+def scaled(job):
+    job.begin()
+    job.optimizer.grad_scale = torch.tensor(2.0)  # as a GradScaler gives it to fused optimizers
+    job.pass_gate(job.optimizer)
+
+
+def clips_late(job):
+    job.optimizer.register_step_pre_hook(lambda *_: nn.utils.clip_grad_norm_(job.model.parameters(), 1e-3) and None)
+    job.step()
+
+
+def clamps(job):
+    job.step()
+    with torch.no_grad():
+        job.model[0].weight.clamp_(-0.1, 0.1)
+    job.step()
+
+
+def several(job):
+    job.begin()
+    job.pass_gate(job.optimizer)
+    job.optimizer.step()
+    job.optimizer.step()
+
+
+def another(job):
+    job.begin()
+    job.pass_gate(torch.optim.SGD(job.model.parameters()))
+
+
+def asks(job):
+    job.optimizer.register_step_pre_hook(lambda *_: job.updates.note_call("allreduce"))
+    job.step()
+
+
+@pytest.mark.parametrize("act, why", [
+    (scaled, "its optimizer divides gradients by the scale in its update"),
+    (clips_late, "gradients change between the gate and the end of the update"),
+    (clamps, "0.weight: written to outside of an optimizer"),
+    (several, "a step makes several updates behind one gate; expected one ck.run() for each"),
+    (another, "an optimizer that the Checkpointer was not given makes the update"),
+    (asks, "its optimizer calls allreduce of other ranks in its update"),
+])
+def test_what_cannot_be_made_again_is_refused_in_a_sentence(made, act, why):
+    job = made()
+    act(job)
+    assert why in job.updates.why_not
+    job.pass_gate(None)
+    assert why in job.updates.peer_said["refused"], "the buddy was not told"
+    with pytest.raises(LookupError, match="update [0-9]+: "):
+        make_again(job.log, made().state, 0, job.update - 1, job.update)
+
+
+def test_an_optimizer_that_draws_random_numbers_is_refused(made):
+    class Noisy(torch.optim.SGD):
+        def step(self, closure=None):
+            torch.rand(1)
+            return super().step(closure)
+
+    job = made(lambda parameters: Noisy(parameters, lr=1e-2))
+    job.step()
+    assert job.updates.why_not == "its optimizer draws random numbers in its update"
+
+
+def test_sparse_gradients_are_refused(made):
+    job = made(OPTIMIZERS["sparse adam"], lambda *size: nn.Embedding(*size, sparse=True))
+    job.step()
+    assert job.updates.why_not == "a gradient is sparse"
+
+
+def test_an_optimizer_whose_step_calls_that_of_its_base_class_makes_one_update(made):
+    class Named(torch.optim.SGD):
+        def step(self, closure=None):
+            return super().step(closure)
+
+    made(OPTIMIZERS["plain"])  # since then, the steps of the base class have hooks, too
+    job = made(lambda parameters: Named(parameters, lr=1e-2))
+    job.step()
+    assert job.updates.why_not == ""
+
+
+def damaged(log, update):
+    text, body = log.native.find(key_of(update, 0))
+    return text, torch.frombuffer(bytearray(body), dtype=torch.uint8)
+
+
+def test_an_entry_of_another_update_or_with_other_threads_is_refused(made):
+    job, other = made(), made()
+    for _ in range(4):
+        job.step()
+    text, data = damaged(job.log, 2)
+    job.log.native.put(key_of(3, 0), text, [(data.data_ptr(), data.nbytes)])
+    with pytest.raises(ValueError, match="update 3: the parameters before it are not those that the lost rank had"):
+        make_again(job.log, other.state, 0, 0, 4)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    try:
+        with pytest.raises(ValueError, match=f"the lost rank had {threads} threads, and its replacement has {threads + 1}"):
+            make_again(job.log, made().state, 0, 0, 1)
+    finally:
+        torch.set_num_threads(threads)
+    with pytest.raises(holdfast.NotFoundError, match="no gradients of update 5 of rank 0"):
+        make_again(job.log, other.state, 0, 4, 5)
