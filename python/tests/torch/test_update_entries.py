@@ -315,8 +315,15 @@ def test_gradients_that_the_memory_has_no_room_for_are_not_kept(chosen, caplog):
     rank.log.on_unfit("reduce_scatter in group 0, whose result only one rank gets")
     rank.pass_gates(2)
     assert rank.kinds() == [] and not rank.messages.is_on
-    assert ('Recover(log="updates"): the gradients of an update have 1000 bytes, and memory= has room for 3999: all '
+    assert ('Recover(log="updates"): the gradients of 4 updates have 4000 bytes, and memory= has room for 3999: all '
             "ranks start again if one is lost") in caplog.text
+
+
+def test_without_a_wish_the_memory_must_have_room_for_more(chosen):
+    rank = chosen(log="auto", memory=19999)
+    rank.pass_gates(2, 2000)
+    assert rank.kinds() == ["messages"]
+    assert rank.messages.told(0)["why not"]["updates"].startswith("the gradients of 20 updates have 20000 bytes")
 
 
 @pytest.mark.parametrize("log, kept", [("auto", []), ("updates", ["updates"])])
