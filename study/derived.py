@@ -1,6 +1,6 @@
 """Figures about the five works that follow from their published code and formulas, or from small measurements.
 
-    python study/derived.py --json bench/results/derived.json     computes and measures them, in half a minute
+    python study/derived.py --json bench/results/derived.json     computes and measures them, in a minute
     python study/derived.py --doc                                 writes them into docs/studies/papers.md
 
 Only the speed of deflate depends on the machine. Everything that is drawn comes from a seed.
@@ -26,7 +26,10 @@ RESULTS = ROOT / "bench/results/derived.json"
 SECTION = Section.made_by(ROOT / "docs/studies/papers.md", "study/derived.py")
 SEED = 0
 DEFLATED = 8 << 20  # numbers, of 4 bytes each
-UNDONE = 400_000  # numbers of each tensor
+UNDONE, UPDATES = 200_000, 200  # numbers of each tensor, and updates of which the last is taken back
+UNDONE_BY = {"SGD with momentum": "SGD(lr=0.1, momentum=0.9)", "Adam": "Adam()", "AdamW": "AdamW()",
+             "AdamW (fused)": "AdamW(fused=True)", "NAdam": "NAdam()", "RAdam": "RAdam()", "Adagrad": "Adagrad()",
+             "RMSprop": "RMSprop(lr=1e-3)", "Adadelta": "Adadelta()"}  # fmt: skip
 WEIGHTS = 200_000
 
 
@@ -79,28 +82,31 @@ def trials_needed(rate: float, difference: float) -> int:
     return math.ceil((spread / difference) ** 2)
 
 
-def undo_figures() -> dict[str, float]:
-    """Makes a step of AdamW, undoes it by the inverse formulas in float32, and counts equal bits."""
+def undo_figures() -> dict[str, dict[str, float]]:
+    """Takes the newest of some updates back, as Recover(undo=True) does, and counts equal bits, by optimizer."""
+    return {name: undo_share(make) for name, make in UNDONE_BY.items()}
+
+
+def undo_share(options: str) -> dict[str, float]:
+    """The shares of elements of the parameters and of each slot that have their bits again."""
     import torch
+    from holdfast.torch.recover.undone_updates import KeptUpdate
 
     torch.manual_seed(SEED)
-    rate, (beta1, beta2), eps, decay, steps = 1e-3, (0.9, 0.999), 1e-8, 0.01, 200
-    weight = torch.nn.Parameter(0.05 * torch.randn(UNDONE))
-    optimizer = torch.optim.AdamW([weight], lr=rate, foreach=False)
-    for _ in range(steps):
-        weight.grad = 0.01 * torch.randn(UNDONE)
-        state = optimizer.state[weight]
-        held = [weight.detach().clone()] + [state[name].clone() for name in ("exp_avg", "exp_avg_sq")
-                                            if name in state]  # fmt: skip
+    weight, scale = torch.nn.Parameter(0.05 * torch.randn(UNDONE)), 10 ** (5 * torch.rand(UNDONE) - 6)
+    name, _, rest = options.partition("(")
+    optimizer, kept, held = getattr(torch.optim, name)([weight], **eval(f"dict({rest}")), KeptUpdate(), {}
+    for _ in range(UPDATES):
+        weight.grad = scale * torch.randn(UNDONE)
+        slots = {key: one for key, one in optimizer.state.get(weight, {}).items()
+                 if one is not None and one.dim()}  # fmt: skip
+        held = {key: one.detach().clone() for key, one in {"parameters": weight, **slots}.items()}
+        kept.keep(optimizer)
         optimizer.step()
-    gradient, m, v = weight.grad, state["exp_avg"], state["exp_avg_sq"]
-    with torch.no_grad():
-        size = v.sqrt() / math.sqrt(1 - beta2**steps) + eps
-        found = [(weight + rate / (1 - beta1**steps) * m / size) / (1 - rate * decay),
-                 (m - (1 - beta1) * gradient) / beta1, (v - (1 - beta2) * gradient * gradient) / beta2]  # fmt: skip
-    shares = [float((one.view(torch.int32) == other.view(torch.int32)).float().mean())
-              for one, other in zip(found, held)]  # fmt: skip
-    return dict(zip(("parameters", "first_moments", "second_moments"), shares))
+    kept.take_back()
+    now = {"parameters": weight.detach(), **optimizer.state[weight]}
+    return {key: float((now[key].view(torch.int32) == one.view(torch.int32)).float().mean())
+            for key, one in held.items()}  # fmt: skip
 
 
 def deflate_figures() -> dict[str, float]:
@@ -119,13 +125,13 @@ def measure() -> dict[str, Any]:
 
 
 def make_table(seen: dict[str, Any]) -> str:
-    sampling, undo, deflate = seen["sampling"], seen["undo"], seen["deflate"]
+    sampling, undo, deflate = seen["sampling"], seen["undo"]["AdamW"], seen["deflate"]
     rows = [
         ["1", "deflate on float32 weights, one core", f"{deflate['gb_per_s']:.3f} GB/s, saves "
          f"{100 * deflate['saved']:.1f} % of the size"],
-        ["3", "bits that come back when a step of AdamW is undone in float32, after 200 steps",
-         f"{100 * undo['parameters']:.1f} % of the parameters, {100 * undo['first_moments']:.1f} % of the first and "
-         f"{100 * undo['second_moments']:.1f} % of the second moments"],
+        ["3", f"bits that come back when a step of AdamW is undone in float32, after {UPDATES} steps",
+         f"{100 * undo['parameters']:.1f} % of the parameters, {100 * undo['exp_avg']:.1f} % of the first and "
+         f"{100 * undo['exp_avg_sq']:.1f} % of the second moments"],
         ["4", "statistics of BatchNorm in a ResNet-50, if each tensor is equally likely, beside their share of "
          "the numbers", f"{sampling['statistics_too_often']:.0f} times too often"],
         ["4", "flips that strike a step counter then", f"{100 * sampling['counters_share']:.1f} %"],

@@ -139,13 +139,22 @@ class Recover:
     memory  how much each rank keeps in memory: "1 GiB", or bytes. When that is nearly full, all ranks
             save soon.
     spill   a folder on a local disk for more.
+    undo    True: no gate. Replicas make updates without a word to each other, and after a death those
+            that have made one more take it back, as SWIFT does. Not all bits come back: for
+            comparisons (docs/recovery.md).
     """
 
     log: Literal["auto", "messages", "updates"] | None = "auto"
     memory: str | int = "1 GiB"
     spill: str | PathLike[str] | None = None
+    undo: bool = False
 
     def __post_init__(self) -> None:
+        if self.undo not in (True, False):
+            raise ValueError(f"undo={self.undo!r}; expected True or False")
+        if self.undo and self.log not in ("auto", None):
+            raise ValueError(f"undo=True, log={self.log!r}: updates are taken back where all ranks are replicas, and "
+                             "a log is kept where they are not; expected one of the two")
         if self.log not in ("auto", "messages", "updates", None):
             raise ValueError(f"log={self.log!r}; expected 'auto', 'messages', 'updates' or None")
         if self.memory_bytes < 1:

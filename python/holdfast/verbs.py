@@ -11,7 +11,7 @@ import json
 import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from os import PathLike, fspath
+from os import PathLike, fsdecode
 from typing import Any, TypedDict, Unpack
 
 from holdfast import _native
@@ -233,7 +233,7 @@ def simulate(run: _Path | None = None, **options: Unpack[SimulateOptions]) -> Ve
 
 
 def _run(verb: str, positionals: Iterable[_Path | None], **options: Any) -> VerbReport:
-    paths = (fspath(one) for one in positionals if one is not None)
+    paths = (fsdecode(one) for one in positionals if one is not None)
     return run_words(verb, *option_words(options), "--", *paths)
 
 

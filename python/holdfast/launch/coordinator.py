@@ -11,8 +11,8 @@ import signal
 import time
 from typing import Any
 
-from holdfast import _native
 from holdfast.launch.changes import Attempt, Changes
+from holdfast.launch.decisions import decide
 from holdfast.launch.ending import CONTINUES_LATER, GAVE_UP, Ending
 from holdfast.launch.hosts import Host, Hosts
 from holdfast.launch.losses import Loss, Losses
@@ -359,6 +359,7 @@ class Coordinator:
         rank.is_open = self._ranks.has_checkpointer = True
         if self._recovery is not None and self._recovery.is_restart:
             self._recovery.reach("started")
+            self._recovery.note_inexact(message.get("inexact") or [])
             if self._ranks.order_of(rank) == 0:
                 self._recovery.resumed_at(message["step"], in_memory=message["in_memory"])
 
@@ -381,16 +382,16 @@ class Coordinator:
     def _said_at(self, rank: Rank, message: dict[str, Any]) -> None:
         if message["generation"] != self._ranks.generation or self._recovery is None:
             return
-        rank.status = (rank.number, message["committed"], message["ready"], message["begun"])
-        statuses = [other.status for other in self._ranks.living() if other.is_whole]
-        if None in statuses:
+        rank.status = message
+        whole = [other for other in self._ranks.living() if other.is_whole]
+        if any(other.status is None for other in whole):
             return
         self._recovery.reach("agreed")
-        decision = _native.decide(statuses, self._target)
+        decision = decide({other.number: other.status for other in whole}, self._target)
         if decision.refused:
             return self._restart(decision.refused, time.monotonic(), self._recovery.step)
         self._target = decision.target
-        self._recovery.outcome = next((course for course in ("forward", "back")
+        self._recovery.outcome = next((course for course in ("undo", "forward", "back")
                                        if course in decision.courses.values()), "go on")
         self._ranks.decided = {"generation": self._ranks.generation, "target": self._target}
         for other in self._ranks.living():

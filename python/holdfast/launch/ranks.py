@@ -26,7 +26,7 @@ class Rank:
     is_cut_off: bool = False  # it has lost its connection to another rank in this generation
     plain: str = ""  # why no rank can be replaced, if it has said so
     has_joined: bool = True
-    status: tuple[int, int, int, bool] | None = None  # in the generation that is being made
+    status: dict[str, Any] | None = None  # what it has said of its update, in the generation that is being made
     failed: dict[str, Any] = field(default_factory=dict)  # the exception that ends it
     exit_code: int | None = -1  # None as long as its process lives
     left_at: tuple[int, float] | None = None  # the step and the time, if it ended with 0 or STOPPED

@@ -24,6 +24,7 @@ from holdfast.torch.loop.losses import Losses, wait_for_value
 from holdfast.torch.loop.messages import Messages
 from holdfast.torch.parts import Given, Parts
 from holdfast.torch.recover.link import FewerWorkers
+from holdfast.torch.recover.plain_steps import Resumed
 from holdfast.torch.loop.resume import Resume
 from holdfast.torch.loop.saves import Save
 from holdfast.torch.loop.self_check import Check, check
@@ -211,7 +212,7 @@ class Checkpointer(Parts):
         self._changes.note_whole(step)
         return self._steps.take_over(step) + 1
 
-    def _resume(self, step: int | None, initial: str | PathLike[str] | None) -> tuple[int, bool]:
+    def _resume(self, step: int | None, initial: str | PathLike[str] | None) -> Resumed:
         self._watch.restart()  # tensors are written to in a way that torch does not count
         self._values.before_resume()
         self._saves.wait_until_done()
@@ -225,14 +226,14 @@ class Checkpointer(Parts):
         self._changes.restart(is_restored=restored is not None)
         self._messages.tell(start.sentence)
         if restored is None:
-            return 0, False
+            return Resumed(0)
         if restored.in_memory:  # not durable, so close() saves it if no step follows
             self._steps.take_over(restored.step)
             self._changes.note(restored.step)
         else:
             self._steps.resumed(restored.step)
             self._durable.resumed(restored.step)
-        return restored.step + 1, restored.in_memory
+        return Resumed(restored.step + 1, restored.in_memory, self.report.inexact)
 
     def run(self, function: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
         """Makes a step: calls the function, and again if a rank dies before the update in it.

@@ -95,6 +95,7 @@ class Parts:
                                   self._save)
         self._agree_on_job()
         self._recovery.serve(self._saves, self._rejoin, self._stopping.leave, self._durable)
+        self._recovery.tell_steps_again(self._changes.note_whole)
         self._hooks = hook_optimizer_steps(self._before_update, self._after_update)
         self._settle_thread = SettleThread(self._saves.settle_if_copied)
         close_at_exit(self._closing)

@@ -2,7 +2,7 @@
 
     restarted.py HOW RUN KILLS
 
-HOW is `off` (recover=False), `plain` (steps that are not made by ck.run()), `second` (a second
+HOW is `off` (recover=False), `cache` (the same, and the forward pass makes a buffer), `plain` (steps that are not made by ck.run()), `second` (a second
 Checkpointer after the first was closed) or `both` (two Checkpointers at once). KILLS is a list, with
 commas, of rank:phase:step: that rank ends itself there once. Phase 1 is that of the second
 Checkpointer. RUN.end.R has a digest of what rank R ends with.
@@ -33,18 +33,27 @@ def here(phase, step):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+class Cached(nn.Linear):
+    def forward(self, x):
+        if not hasattr(self, "seen"):
+            self.register_buffer("seen", torch.zeros(1), persistent=False)
+        self.seen = self.seen + 1
+        return super().forward(x) * self.seen
+
+
 class Half:
     """A model with its optimizer and its Checkpointer."""
 
     def __init__(self, phase):
         self.phase = phase
-        self.model = DistributedDataParallel(nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.2)))
+        self.model = DistributedDataParallel(nn.Sequential(
+            (Cached if how == "cache" else nn.Linear)(4, 4), nn.Dropout(0.2)))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
 
     def open(self):
         self.ck = holdfast.Checkpointer(
             f"{run}-{self.phase}", model=self.model, optimizer=self.optimizer, every="2 steps",
-            recover=False if how == "off" else None, writing=holdfast.Writing(space_reserve=0))
+            recover=False if how in ("off", "cache") else None, writing=holdfast.Writing(space_reserve=0))
         self.begin = self.ck.resume()
         return self.begin
 
@@ -57,7 +66,7 @@ class Half:
         self.optimizer.zero_grad()
 
     def step(self, step):
-        self.train(step) if how in ("plain", "off") else self.ck.run(self.train, step)
+        self.train(step) if how in ("plain", "off", "cache") else self.ck.run(self.train, step)
         self.ck.step(step)
 
 

@@ -35,3 +35,11 @@ def test_all_ranks_start_again_and_end_with_the_same_bits(tmp_path, how, kills, 
     assert said.count(f"all ranks start again from the newest checkpoint: {why}\n") == restarts, said
     assert said.count("goes on after") == kills.count(",") + 1, said
     assert said.count("replica, exact") == (how == "second"), said
+
+
+def test_what_a_checkpoint_does_not_have_makes_a_restart_not_exact(tmp_path):
+    (tmp_path / "whole").mkdir()
+    whole, _ = run(tmp_path / "whole", "cache")
+    end, said = run(tmp_path, "cache", "1:0:5")
+    assert end != whole
+    assert "checkpoint, not exact: model.0.seen: a buffer that is not persistent" in said, said

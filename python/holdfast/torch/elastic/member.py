@@ -177,6 +177,9 @@ class Member:
         """Gives the Checkpointer the model. True if this process has no place in the job yet."""
         self._checkpointer = checkpointer
         given = checkpointer._given
+        if getattr(given.recover, "undo", False):
+            raise ValueError("undo=True: ranks that are one update apart cannot change their configuration; expected "
+                             "a model without holdfast.Elastic")
         given.model = self.parts["model"]
         for name, part in self.parts.items():
             if part is not None:

@@ -15,8 +15,8 @@ from holdfast import _native
 from holdfast.errors import Error
 from holdfast.torch.recover.call_log import Key
 
-_TAG = 0x4824  # of records for second buddies; the tags of other messages are in wire_tags.h
-_HEAD = struct.Struct("<qqq?")  # generation, update, serial number, whether it is of the end of a step
+TAG = 0x4824  # of records for second buddies; the tags of other messages are in wire_tags.h
+HEAD = struct.Struct("<qqq?")  # generation, update, serial number, whether it is of the end of a step
 
 
 @dataclass
@@ -132,8 +132,8 @@ class BuddyGate:
               timeout: float | None = None) -> None:
         if self._second is not None:
             self._sent += 1
-            head = _HEAD.pack(generation, update, self._sent, is_at_end)
-            self._transport.send(self._second, _TAG, head + record, timeout)
+            head = HEAD.pack(generation, update, self._sent, is_at_end)
+            self._transport.send(self._second, TAG, head + record, timeout)
 
     def _take_last(self) -> None:
         """Takes in the record that the peer has sent for its last gate, which is here already as a rule.
@@ -141,7 +141,7 @@ class BuddyGate:
         Otherwise records would pile up in the transport.
         """
         while self._second is not None and self._awaited is not None:
-            if self._take(self._transport.recv(self._peer, _TAG)) == self._awaited:
+            if self._take(self._transport.recv(self._peer, TAG)) == self._awaited:
                 break
 
     def _take_all(self, seconds: float) -> None:
@@ -149,17 +149,17 @@ class BuddyGate:
         until = time.monotonic() + seconds
         try:
             while self._second is not None:
-                self._take(self._transport.recv(self._peer, _TAG, max(0.0, until - time.monotonic())))
+                self._take(self._transport.recv(self._peer, TAG, max(0.0, until - time.monotonic())))
         except (Error, TimeoutError):
             pass
 
     def _take(self, message: bytes) -> int:
         """Keeps a record. Returns its update."""
-        generation, update, serial, is_at_end = _HEAD.unpack_from(message)
+        generation, update, serial, is_at_end = HEAD.unpack_from(message)
         with self._lock:
             # Two threads may take records out of the transport, and come here in the other order.
             if update not in self._kept or self._kept[update][0] < (generation, serial):
-                self._kept[update] = (generation, serial), is_at_end, message[_HEAD.size:]
+                self._kept[update] = (generation, serial), is_at_end, message[HEAD.size:]
             for old in [one for one in self._kept if one < update - 1]:
                 del self._kept[old]
         return update

@@ -10,7 +10,7 @@ later step.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import torch
 
@@ -98,9 +98,12 @@ class EarlyWrites:
                          "that is made again would do twice: %s", function, name_a_few(found), then)
         return True
 
-    def restore(self) -> str:
-        """Puts back what has a copy. Returns the reason if something else was written to, or ""."""
-        missing = [name for name in self.changed() if name not in self._copies]
+    def restore(self, but: Collection[str] = ()) -> str:
+        """Puts back what has a copy. Returns the reason if something else was written to, or "".
+
+        The parameters `but` are as they were already.
+        """
+        missing = [name for name in self.changed() if name not in self._copies and name not in but]
         if missing:
             return f"the step had written to {name_a_few(missing)}, of which there was no copy"
         with torch.no_grad():

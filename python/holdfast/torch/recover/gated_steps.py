@@ -125,11 +125,16 @@ class GatedSteps:
         self._trail.function = name
         if self._trail.is_top(has_moved=False):
             self._unknown.settle()
+        return self._make(name, function, args, kwargs)
+
+    def _make(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Makes a run together with the others, as often as it takes."""
+        assert self._membership.gate is not None
         while True:
             self.join()
             if name != _SAVE:  # behind a step: to leave here would not save it
                 self._membership.leave_if_told()
-            self._start.keep(args, kwargs)
+            self._begin(name, function, args, kwargs)
             self._phase, self._groups.may_repeat = "step", True
             self._messages.begin(self._membership.gate.committed + 1, name)
             self._unknown.begin_run()
@@ -153,6 +158,10 @@ class GatedSteps:
             self._unknown.end_run(is_done=False)
             if why := self._start.restore() or self._why_not_again():
                 self._membership.ask_to_restart(ValueError(f"ck.run({name}): {why}"))
+
+    def _begin(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> None:
+        """Keeps what a run begins with."""
+        self._start.keep(args, kwargs)
 
     def _next_replayed(self, name: str) -> int | None:
         """The update that this run makes again; None if the others are in it, and have been joined."""
@@ -200,16 +209,23 @@ class GatedSteps:
         """Notes that a step is done. False if the others have done it already."""
         if self._skip("step", str(step)) is not None:
             return False
-        self._trail.stepped(step)
         self._messages.stepped(step, self._made)
         if self._replay is not None:
             self._data.note_step()  # elsewhere, ck.step() does it
         self._steps_done += 1
         self._unknown.settle()
-        self._refresh()
+        self._note_step(step)
         if unsaved := self._trail.news_of_unsaved():
             self._link.say("unsaved", what=unsaved)
         return True
+
+    def _note_step(self, step: int) -> None:
+        self._trail.stepped(step)
+        self._refresh()
+
+    def leaves_out(self, step: int) -> bool:
+        """True if another rank was through ck.step(step) before it had to make the step again: nobody saves it."""
+        return False
 
     def save(self, function: Callable[[], None]) -> None:
         """Calls the function, whose collective calls a replacement does not have to make."""

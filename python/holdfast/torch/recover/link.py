@@ -6,7 +6,7 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from holdfast import _native
@@ -57,6 +57,7 @@ class Link:
         self._on_lost, self._waits_since = on_lost, waits_since
         self.leave: dict[str, Any] | None = None  # all ranks are to save and end: the code, and why
         self.inexact: list[str] = []  # what the launcher is told with the next commit
+        self._late: Sequence[str] = ()  # and what was not exact at the start
         self.events = RunEvents()
         self._stepped = 0  # when note_step() or join() was called
         self._has_told_start = False
@@ -145,22 +146,24 @@ class Link:
         self._page[PAGE_STEP] = step
         self._stepped = time.monotonic_ns()
 
-    def note_start(self, step: int, *, in_memory: bool = False) -> None:
+    def note_start(self, step: int, *, in_memory: bool = False, inexact: Sequence[str] = ()) -> None:
         """Tells the launcher where the training of this process begins, once.
 
-        `in_memory` says that its state was left in the memory of the hosts.
+        `in_memory` says that its state was left in the memory of the hosts, `inexact` why its bits are not those
+        of a training that was never stopped.
         """
         if not self._has_told_start:
             self._has_told_start = True
             self.note_step(step)
-            self.say("resumed", step=step, in_memory=in_memory)
+            self._late = inexact  # grows until the loader has begun
+            self.say("resumed", step=step, in_memory=in_memory, inexact=list(inexact))
 
     def note_commit(self) -> None:
         """Called after each update: tells the launcher of the first one in each generation."""
         if self._has_to_tell_commit:
             self._has_to_tell_commit = False
-            self.say("committed", generation=self.generation, inexact=self.inexact)
-            self.inexact = []
+            self.say("committed", generation=self.generation, inexact=[*self.inexact, *self._late])
+            self.inexact, self._late = [], ()
 
     def join(self, generation: int, **told: Any) -> None:
         """This process is part of that generation now."""

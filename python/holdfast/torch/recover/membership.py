@@ -23,9 +23,11 @@ from holdfast.torch.recover.link import FewerWorkers
 from holdfast.torch.recover.loop_draws import LoopDraws
 from holdfast.torch.recover.meet import meet
 from holdfast.torch.recover.messages import Messages, plan_replay
+from holdfast.torch.recover.open_gate import OpenGate
 from holdfast.torch.recover.records import Records
 from holdfast.torch.recover.replay import Replay, load_durable
 from holdfast.torch.recover.trail import SkippedCalls, Trail, unpack_calls
+from holdfast.torch.recover.undo import Undo
 from holdfast.torch.recover.updates import load_resting, make_again, plan_updates, seal_of_all
 from holdfast.torch.recover.worker_side import WorkerSide, wait_for_end
 from holdfast.torch.state.ddp_buckets import BucketOrders
@@ -47,6 +49,7 @@ class Membership:
         self.draws = LoopDraws(state, self.records)
         self._agreement = Agreement(state, self.draws)
         self.messages = Messages(side.groups.log, options, state)
+        self.undo: Undo | None = None  # with Recover(undo=True)
         self.is_making_updates = False  # again, from what was kept of them
         self.durable: int | None = None  # the newest durable step when this generation began; equal on all ranks
         self._run = run
@@ -105,7 +108,7 @@ class Membership:
             reach("started")
             generation = self.link.agree(dict)["generation"]
         self._transport = meet(self.link, generation)
-        self.gate = BuddyGate(self._transport, self.link.hosts)
+        self.gate = (BuddyGate if self.undo is None else OpenGate)(self._transport, self.link.hosts)
         return self._transport
 
     def take_over(self) -> SkippedCalls | Replay:
@@ -117,6 +120,8 @@ class Membership:
             self._check_start_up()
             self.groups.on_unanswered = self.ask_to_restart
             with self.groups.silent():
+                if self.undo is not None:
+                    self.undo.share(self._transport, is_new=True)
                 heard = peers.hear(self._transport, self._state, self.link.rank, self.groups.describe())
                 made, told = None, {}
                 if heard.lacks:
@@ -260,17 +265,21 @@ class Membership:
 
     def _rejoin(self, decided: dict[str, Any]) -> None:
         assert self.gate and self._transport and self._saves
+        self._saves.drop()
+        reach("dropped")
+        if self.undo is not None:
+            self.undo.take_back(self.gate, decided["target"])
         kept = [one for one in self.gate.records() if one.peer in self.link.missing]
         has_moved = self.records.has_moved()
         if not (has_moved or self.records.is_at_end or self.trail.is_top(has_moved)):
             self.records.make_at_end(self.trail.calls)
-        self._saves.drop()
-        reach("dropped")
         self._transport.replace(meet(self.link, decided["generation"]))
         reach("met")
         self._rejoin_job()
         reach("rejoined")
         groups, transport = self.groups.describe(), self._transport
+        if self.undo is not None:
+            self.undo.share(transport)
         replaying = peers.give(
             transport, self._state, self._buckets, self._saves.objects(),
             trail=self.trail.state(has_moved), records=self.records, kept=kept,
@@ -279,7 +288,7 @@ class Membership:
                                                     self.link.missing))
         reach("given")
         peers.wait_for(transport, replaying, "messages")
-        self._become_part(decided, "live")
+        self._become_part(decided, "live", **({} if self.undo is None else self.undo.told()))
 
     def _become_part(self, decided: dict[str, Any], mode: Mode, *, is_new: bool = False,
                      **told: Any) -> None:

@@ -31,6 +31,7 @@ from holdfast.torch.loop.durable_steps import DurableSteps
 from holdfast.torch.recover.buddies import BuddyGate
 from holdfast.torch.recover.call_log import CallLog
 from holdfast.torch.recover.peers import Replaying, tell
+from holdfast.torch.recover.undo import check_replicas
 from holdfast.torch.recover.updates import Updates, durable_in, seal
 from holdfast.torch.state.training_state import TrainingState
 
@@ -79,7 +80,9 @@ class Messages:
         is_first = not self._is_decided
         names = self._names_of_parameters()
         told = tell(transport, {"log": self._options.log, "kept": None if is_first else self._kept(),
-                                "boxes": self._boxes() if is_first else [], "names": names})
+                                "boxes": self._boxes() if is_first else [], "names": names, "undo": self._options.undo})
+        if any(one["undo"] for one in told):
+            check_replicas([one["boxes"] for one in told if one["kept"] is None])
         logs = [one["log"] for one in told]
         if self._is_decided or None in logs:
             return

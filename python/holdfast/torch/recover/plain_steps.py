@@ -1,11 +1,19 @@
 """Steps of a training that `holdfast launch` did not start: as plain as the program makes them."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from holdfast import _native
 from holdfast.torch.loop.closing import Closing
 from holdfast.torch.loop.transport import connect
+
+
+class Resumed(NamedTuple):
+    """Where a training begins."""
+
+    start: int  # the next step
+    in_memory: bool = False  # its state was left in the memory of the hosts
+    inexact: Sequence[str] = ()  # why its bits are not those of a training that was never stopped
 
 
 class PlainSteps:
@@ -21,10 +29,12 @@ class PlainSteps:
 
     def serve(self, saves: Any, rejoin: Any, leave: Any, durable: Any) -> None: ...
 
+    def tell_steps_again(self, listener: Callable[[int], None]) -> None: ...
+
     def agreed(self, step: int | None) -> None: ...
 
-    def resume(self, resume: Callable[[], tuple[int, bool]], take_over: Callable[[int], int]) -> int:
-        return resume()[0]
+    def resume(self, resume: Callable[[], Resumed], take_over: Callable[[int], int]) -> int:
+        return resume().start
 
     def begin_after(self, step: int) -> None: ...
 

@@ -40,17 +40,34 @@ class Records:
         self._flat_of_data = self._flat_at_gate = self._flat
         # The values when the loop took its last batch, or None if that was before the first step.
         self._at_top: dict[str, Any] | None = None
+        # Where the loader was when a run began that is made again, although the loop has gone on (undo.py).
+        self.position: Any = None
 
     def capture(self) -> Record:
         """What only this rank has, now. Nothing is copied yet."""
-        return self._state.peers.record(self._state.gradients,
+        made = self._state.peers.record(self._state.gradients,
                                         MOST_BYTES if self._kept_gradients["are kept"] else 0)
+        if self.position is not None:
+            made.values["things"]["data"] = self.position
+        return made
+
+    def loader_state(self) -> Any:
+        """The position of the loader in a record that is made now."""
+        return self._state.peers.loader_state() if self.position is None else self.position
+
+    def mark(self) -> dict[str, Any]:
+        """What go_back() needs to come back to here."""
+        return dict(vars(self))
+
+    def go_back(self, mark: dict[str, Any]) -> None:
+        """The newest records are those of then."""
+        vars(self).update(mark)
 
     def has_moved(self, record: Record | None = None) -> bool:
         """Whether the loader gave batches between the newest record and that one, or now."""
         if not self.values:
             return False
-        now = self._state.peers.loader_state() if record is None else _loader_state(record.values)
+        now = self.loader_state() if record is None else _loader_state(record.values)
         return now != _loader_state(self.values)
 
     def note_top(self, generators: dict[str, Any]) -> bool:

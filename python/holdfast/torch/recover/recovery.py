@@ -14,8 +14,10 @@ from holdfast.torch.loop.saves import Saves
 from holdfast.torch.recover.crash_points import reach
 from holdfast.torch.recover.gated_steps import GatedSteps
 from holdfast.torch.recover.membership import Membership
-from holdfast.torch.recover.plain_steps import PlainSteps
+from holdfast.torch.recover.open_steps import OpenSteps
+from holdfast.torch.recover.plain_steps import PlainSteps, Resumed
 from holdfast.torch.recover.restarted_steps import RestartedSteps, warn
+from holdfast.torch.recover.undo import check_undoable
 from holdfast.torch.recover.worker_side import AFTER_CLOSE, WorkerSide, current
 from holdfast.torch.state.ddp_buckets import BucketOrders
 from holdfast.torch.state.training_state import TrainingState
@@ -32,7 +34,7 @@ class Recovery:
                  scalers: list[Any], run: str, options: Recover) -> None:
         self._side, self._link, self._groups = side, side.link, side.groups
         self._membership = Membership(side, state, buckets, run, options)
-        self._steps = GatedSteps(self._membership, state, buckets, scalers)
+        self._steps = (OpenSteps if options.undo else GatedSteps)(self._membership, state, buckets, scalers)
         self._all_at_end = False  # all ranks have come to the end of the training
         self._is_plain = False  # the launcher was told that a lost rank cannot be replaced
         self._job: _native.Job | None = None
@@ -65,26 +67,28 @@ class Recovery:
         saves.on_stopped = lambda: self._link.say("saved")
         self._link.events.write_to(self._job)
 
+    def tell_steps_again(self, listener: Callable[[int], None]) -> None:
+        """Calls the function with each step that was done, and was made again behind its ck.step() (undo.py)."""
+        if self._membership.undo is not None:
+            self._membership.undo.on_step_again = listener
+
     def agreed(self, step: int | None) -> None:
         """All ranks have agreed that this is the newest durable step; None if there is none."""
         self._membership.agreed(step)
 
-    def resume(self, resume: Callable[[], tuple[int, bool]], take_over: Callable[[int], int]) -> int:
-        """Resumes from a checkpoint, or in the place of a lost rank. Returns the next step.
-
-        `resume` returns the next step, and whether the state came from the memory of the hosts.
-        """
+    def resume(self, resume: Callable[[], Resumed], take_over: Callable[[int], int]) -> int:
+        """Resumes from a checkpoint, or in the place of a lost rank. Returns the next step."""
         if self._membership.is_replacement:
             start = take_over(self._steps.take_over())
             if not self._steps.is_replaying:
                 self._membership.leave_at_start()
             return start
         with self._groups.unrecorded():
-            start, in_memory = resume()
-        self._membership.trail.resumed(start - 1)
-        self._membership.messages.resumed(start - 1)
-        self._link.note_start(start, in_memory=in_memory)
-        return start
+            begun = resume()
+        self._membership.trail.resumed(begun.start - 1)
+        self._membership.messages.resumed(begun.start - 1)
+        self._link.note_start(begun.start, in_memory=begun.in_memory, inexact=begun.inexact)
+        return begun.start
 
     def begin_after(self, step: int) -> None:
         """Begins behind that step, whose state the rank has got in a change of the configuration."""
@@ -136,7 +140,7 @@ class Recovery:
             self._tell_plain("steps are not made by ck.run()", is_open=True)
             self._link.note_commit()
         reach("step")
-        if self._membership.is_broken:
+        if self._membership.is_broken or self._steps.leaves_out(step):
             return False
         is_whole = self._unless_lost(lambda: self._steps.save(functools.partial(function, step, loss)))
         if is_whole and self._job is not None:
@@ -217,6 +221,9 @@ def recovery_for(wanted: bool | Recover | None, state: TrainingState, buckets: B
         raise TypeError(f"recover={wanted!r}; expected True, False or holdfast.Recover(...)")
     side, options = current(), wanted if isinstance(wanted, Recover) else Recover()
     wanted = None if isinstance(wanted, Recover) else wanted
+    scalers = [one for one in (scaler if isinstance(scaler, list) else [scaler]) if one is not None]
+    if options.undo:
+        check_undoable(state.optimizers, scalers)
     why = _why_not(side, group)
     if wanted and why:
         raise ValueError(f"recover=True: {why}; expected `holdfast launch -n N script.py`, and "
@@ -228,8 +235,7 @@ def recovery_for(wanted: bool | Recover | None, state: TrainingState, buckets: B
             warn(side, why, "one Checkpointer for all ranks and models, or recover=False to accept "
                  "this")
         return RestartedSteps(side, group, why if wanted is None else "recover=False")
-    scalers = scaler if isinstance(scaler, list) else [scaler]
-    return Recovery(side, state, buckets, [one for one in scalers if one is not None], run, options)
+    return Recovery(side, state, buckets, scalers, run, options)
 
 
 def _why_not(side: WorkerSide | None, group: Any) -> str:

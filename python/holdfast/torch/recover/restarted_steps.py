@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast import _native
 from holdfast.torch.loop.closing import Closing
-from holdfast.torch.recover.plain_steps import PlainSteps
+from holdfast.torch.recover.plain_steps import PlainSteps, Resumed
 from holdfast.torch.recover.worker_side import WorkerSide, current
 
 _log = logging.getLogger("holdfast")
@@ -35,10 +35,10 @@ class RestartedSteps(PlainSteps):
         self._side.link.events.write_to(self._job)
         self._side.link.say("plain", why=self._why, is_open=True)
 
-    def resume(self, resume: Callable[[], tuple[int, bool]], take_over: Callable[[int], int]) -> int:
-        start, in_memory = resume()
-        self._side.link.note_start(start, in_memory=in_memory)
-        return start
+    def resume(self, resume: Callable[[], Resumed], take_over: Callable[[int], int]) -> int:
+        begun = resume()
+        self._side.link.note_start(begun.start, in_memory=begun.in_memory, inexact=begun.inexact)
+        return begun.start
 
     def after_step(self, function: Callable[[int, Any], None], step: int, loss: Any) -> bool:
         self._side.groups.end_start_up()

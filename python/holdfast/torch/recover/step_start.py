@@ -7,6 +7,7 @@ so do most parameters (early_writes.py).
 """
 
 from collections import defaultdict
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -69,11 +70,14 @@ class StepStart:
         self._buffers.look()
         self._inputs.look(function)
 
-    def restore(self) -> str:
-        """Goes back to what keep() has seen. Returns why that was not possible, or ""."""
+    def restore(self, undone: Collection[str] = ()) -> str:
+        """Goes back to what keep() has seen. Returns why that was not possible, or "".
+
+        An update of the parameters `undone` was taken back before (undo.py).
+        """
         random_generators.restore(self._generators, self._own_generators)
-        parts = (self._writes, self._options, self._objects, self._buffers, self._inputs)
-        why = next(filter(None, [part.restore() for part in parts]), "")
+        parts = (self._options, self._objects, self._buffers, self._inputs)
+        why = next(filter(None, [self._writes.restore(undone), *(part.restore() for part in parts)]), "")
         if self._loader is not None and not self._loader.hand_out_again():
             why = "the step had read batches up to the end of an iteration"
         self._ddp_buckets.set_sync_flags(self._flags)

@@ -109,6 +109,14 @@ class Trail:
         self.last_step = self.first_step = step
         self.calls, self.function, self._has_top = [], "", False
 
+    def mark(self) -> dict[str, Any]:
+        """What go_back() needs to come back to here."""
+        return {**vars(self), "calls": list(self.calls), "_updating": set(self._updating)}
+
+    def go_back(self, mark: dict[str, Any]) -> None:
+        """The calls since then are made again."""
+        vars(self).update(mark)
+
     def state(self, has_moved: bool) -> dict[str, Any]:
         """What a replacement must know, as plain values."""
         is_top = self.is_top(has_moved)

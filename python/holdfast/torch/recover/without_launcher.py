@@ -14,8 +14,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from holdfast import _native
 from holdfast.errors import UnavailableError
+from holdfast.launch import decisions
 from holdfast.launch.store import ORPHANS
 from holdfast.torch.recover.inner_group import connect_to_store
 
@@ -41,8 +41,7 @@ def decide(prefix: str, rank: int, survivors: list[int], status: dict[str, Any],
     store = _store(prefix)
     store.set(f"at/{rank}", json.dumps(status))
     told = [json.loads(one) for one in _wait_for(store, [f"at/{other}" for other in survivors])]
-    decision = _native.decide([(other, one["committed"], one["ready"], one["begun"])
-                               for other, one in zip(survivors, told, strict=True)], floor)
+    decision = decisions.decide(dict(zip(survivors, told, strict=True)), floor)
     if decision.refused:
         raise UnavailableError(decision.refused)
     store.set("target", str(decision.target))

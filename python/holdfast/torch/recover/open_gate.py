@@ -1,0 +1,107 @@
+"""A gate at which no rank waits for another one: what SWIFT has in place of a gate (undo.py).
+
+A rank sends its record to its buddies, and makes the update. Runs without an update are different: they may
+exchange nothing, so all ranks wait for each other there. So no two ranks are more than one update apart if
+the gradients of each update are those of all ranks.
+"""
+
+import contextlib
+import time
+from collections.abc import Sequence
+
+from holdfast import _native
+from holdfast.errors import Error
+from holdfast.torch.recover.buddies import HEAD, TAG, BuddyGate, KeptRecord
+from holdfast.torch.recover.peers import tell
+
+_Kept = dict[int, tuple[tuple[int, int], bool, bytes]]  # by update: as BuddyGate keeps the records of a peer
+
+
+class OpenGate(BuddyGate):
+    """Used as BuddyGate."""
+
+    def __init__(self, transport: _native.TcpTransport, hosts: Sequence[int]) -> None:
+        super().__init__(transport, hosts)
+        self._buddies, self._peers = [self._gate.buddy], [self._gate.peer]
+        if self._second is not None:
+            self._buddies.append(self._second)
+            self._peers.append(self._peer)
+        self._at, self._generation = 0, 0
+        self.waits = False  # what comes now is no update
+        self._records: dict[int, _Kept] = {peer: {} for peer in self._peers}
+
+    @property
+    def committed(self) -> int:
+        """The newest update that this rank has made."""
+        return self._at
+
+    @property
+    def ready(self) -> int:
+        """The same: a rank that is ready makes the update."""
+        return self._at
+
+    def begin(self, generation: int, update: int, record: bytes) -> None:
+        """Begins a generation, on all ranks together."""
+        self._generation = generation
+        self.go_back(update)
+        for kept in self._records.values():
+            for other in [one for one in kept if one != update]:
+                del kept[other]
+        self._send_all(update, record, is_at_end=True)
+        self._gate.begin(generation, update, record)
+
+    def pass_gate(self, update: int, record: bytes) -> None:
+        """Sends the record of the update. Before that, if `waits`, it waits until all ranks are here."""
+        if self.waits:
+            tell(self._transport, {}, patience=None)
+        self._take_all(0.0)
+        self._send_all(update, record, is_at_end=False)
+        self._at = update
+
+    def go_back(self, update: int) -> None:
+        """This rank has the state after that update again."""
+        self._at = update
+
+    def refresh(self, update: int, record: bytes) -> None:
+        """Sends the record again after the update. Does not wait."""
+        self._send_all(update, record, is_at_end=True, timeout=0.0)
+
+    def hear_last_words(self, seconds: float) -> None:
+        """Takes in what lost ranks have sent. Called before the transport is closed."""
+        self._take_all(seconds)
+
+    def records(self) -> list[KeptRecord]:
+        """The records that this rank keeps of the update that it has made."""
+        self._take_all(0.0)
+        with self._lock:
+            return [KeptRecord(peer, kept[self._at][2], kept[self._at][1], is_first=peer == self._peers[0])
+                    for peer, kept in self._records.items() if self._at in kept]
+
+    def newest(self) -> list[list[int]]:
+        """The peers, each with the newest update of which this rank has a record."""
+        self._take_all(0.0)
+        with self._lock:
+            return [[peer, max(kept)] for peer, kept in self._records.items() if kept]
+
+    def _send_all(self, update: int, record: bytes, *, is_at_end: bool, timeout: float | None = None) -> None:
+        self._sent += 1
+        head = HEAD.pack(self._generation, update, self._sent, is_at_end)
+        for buddy in self._buddies:
+            self._transport.send(buddy, TAG, head + record, timeout)
+
+    def _take_all(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        for peer in self._peers:
+            with contextlib.suppress(Error, TimeoutError):  # nothing comes any more
+                while True:
+                    self._keep(peer, self._transport.recv(peer, TAG, max(0.0, until - time.monotonic())))
+
+    def _keep(self, peer: int, message: bytes) -> None:
+        generation, update, serial, is_at_end = HEAD.unpack_from(message)
+        with self._lock:
+            kept = self._records[peer]
+            # Two threads may take records out of the transport, and come here in the other order.
+            if update not in kept or kept[update][0] < (generation, serial):
+                kept[update] = (generation, serial), is_at_end, message[HEAD.size:]
+            for old in [one for one in kept if one < update - 1]:
+                del kept[old]
