@@ -3,7 +3,8 @@
     recovered.py KIND RUN STEPS KILLS HOW...
 
 KIND is ddp, hsdp (2 x 2 ranks), fsdp (FSDP2 without replicas), tensor (tensor parallelism), pipeline (2
-stages, each with half of the ranks) or stages (each rank is a stage, without a replica). KILLS is a list, with commas, of
+stages, each with half of the ranks), sharded (the same, each stage cut over its ranks by FSDP2) or stages
+(each rank is a stage, without a replica). KILLS is a list, with commas, of
 rank:step:point: that rank ends itself with SIGKILL, once, when it is there; a step of * stands for
 any. RUN.losses.R has a line for each step of rank R, RUN.end.R digests of all that it ends with,
 and RUN.killed a file for each kill. HOW are words for what the training does else (HOW below).
@@ -105,7 +106,8 @@ HOW = {
     "other model": "the replacement has another model",
     "stops first": "the launcher gets SIGTERM right before a rank dies",
     "gpipe": "stages in another schedule", "interleaved": "the same, with two stages on each rank",
-    "zero bubble": "the same", "keeps nothing": "Recover(log=None)", "keeps little": "room for less than one step of messages",
+    "zero bubble": "the same", "keeps nothing": "Recover(log=None)",
+    "keeps little": "room for less than one step of messages",
     "spills": "4 kB of messages, or no update, and more in a folder",
     "sgd": "SGD with momentum", "adamax": "Adamax", "amsgrad": "AMSGrad", "fused": "fused AdamW",
     "auto": "Recover(log='auto')", "flips a bit": "a survivor flips a bit of an entry of its peer when a rank dies",
@@ -260,7 +262,8 @@ class Training:
         mesh = init_device_mesh("cpu", (2, self.data_world), mesh_dim_names=("pp", "dp"))
         self.stage, self.data_rank = mesh.get_local_rank("pp"), mesh.get_local_rank("dp")
         self.net = Blocks(self.stage)
-        self.model = DistributedDataParallel(self.net, process_group=mesh.get_group("dp"))
+        self.model = (fully_shard(self.net, mesh=mesh["dp"]) if kind == "sharded" else
+                      DistributedDataParallel(self.net, process_group=mesh.get_group("dp")))
         self.is_first, self.is_last = self.stage == 0, self.stage == 1
         half = BATCH // self.data_world // 2  # of a batch: a micro-batch
         stage = PipelineStage(
@@ -268,6 +271,8 @@ class Training:
             input_args=torch.empty(half, WIDTH, requires_grad=self.stage > 0),
             output_args=torch.empty(half, WIDTH, requires_grad=True), group=mesh.get_group("pp"))
         self.schedule = Schedule1F1B(stage, 2, loss_fn=lambda a, b: (a - b).pow(2).mean())
+
+    _make_sharded = _make_pipeline
 
     def _make_stages(self):
         self.data_rank, self.data_world, world = 0, 1, dist.get_world_size()
@@ -589,7 +594,8 @@ def recover():
         return holdfast.Recover(log=None)
     if "keeps little" in how:
         return holdfast.Recover(log="messages", memory="300B")
-    log = "auto" if "auto" in how else {"stages": "messages", "fsdp": "updates", "tensor": "updates"}.get(kind)
+    log = {"stages": "messages", **dict.fromkeys(("fsdp", "tensor", "sharded"), "updates")}.get(kind)
+    log = "auto" if "auto" in how else log
     if how & {"spills", "flips a bit"}:
         os.makedirs(f"{run}.spill", exist_ok=True)
         return holdfast.Recover(log=log, memory=4000 if kind == "stages" else 1, spill=f"{run}.spill")

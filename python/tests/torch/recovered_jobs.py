@@ -17,7 +17,7 @@ from ranks import start
 import holdfast
 
 SCRIPT = Path(__file__).parent / "recovered.py"
-RANKS = {"ddp": 3, "hsdp": 4, "fsdp": 3, "tensor": 2, "pipeline": 4, "stages": 3}
+RANKS = {"ddp": 3, "hsdp": 4, "fsdp": 3, "tensor": 2, "pipeline": 4, "sharded": 4, "stages": 3}
 
 
 def launch(arguments, *, ranks, said, timeout=180):

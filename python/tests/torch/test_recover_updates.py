@@ -93,6 +93,13 @@ def test_every_rank_may_die_at_every_point(tmp_path, whole, kind, how):
 
 
 @LONG
+def test_a_stage_that_is_cut_over_ranks_comes_back_part_by_part(tmp_path, whole):
+    points = ["after backward", "gate", "committed", "after step"]
+    kills = [f"{rank}:{5 * rank + 7}:{point}" for rank, point in enumerate(points)]
+    assert all(check(tmp_path, whole, "sharded", kills, ["waits"], steps=25)[1])
+
+
+@LONG
 def test_the_buddy_of_a_lost_rank_may_not_die_with_it(tmp_path, whole):
     ran = Ran("fsdp", tmp_path / "run", 10, ["0:8:after backward", "1:8:after backward"], ["waits"])
     ran.check_restart(whole("fsdp", 10), "no other rank has it")

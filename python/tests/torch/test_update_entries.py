@@ -1,7 +1,8 @@
 """What the updates of a rank consume is kept as entries of a log, and made again from there: with every optimizer
-the bits are the same, and what cannot be made again is refused in a sentence."""
+the bits are the same, and what cannot be made again is refused in a sentence. And ranks choose what they keep."""
 
 import copy
+import os
 
 import pytest
 import torch
@@ -9,6 +10,8 @@ from torch import nn
 
 import holdfast
 from holdfast.torch.loop.optimizer_hooks import hook_optimizer_steps
+from holdfast.torch.recover.call_log import CallLog
+from holdfast.torch.recover.messages import Messages
 from holdfast.torch.recover.updates import Updates, key_of, make_again
 from holdfast.torch.state.training_state import TrainingState
 
@@ -234,3 +237,129 @@ def test_an_entry_of_another_update_or_with_other_threads_is_refused(made):
         torch.set_num_threads(threads)
     with pytest.raises(holdfast.NotFoundError, match="no gradients of update 5 of rank 0"):
         make_again(job.log, other.state, 0, 4, 5)
+
+
+class Ranks:
+    """The transport of a job of two ranks; `other` changes what this rank tells into what the other one does."""
+
+    rank, size = 0, 2
+
+    def __init__(self):
+        self.other = {}
+
+    def all_gather(self, message, timeout=None):
+        told = holdfast._native.decode_objects(message)
+        return [message, holdfast._native.encode_objects({**told, **self.other})]
+
+
+class Chosen:
+    """A rank that keeps what it chooses together with another one, which has other parts of its parameters."""
+
+    def __init__(self, job, **options):
+        self.log = CallLog(os.memfd_create("log"))
+        self.messages, self.ranks = Messages(self.log, holdfast.Recover(**options), job.state), Ranks()
+        self.gate = Kept()
+        self.gate.committed = 0
+        self.ranks.other = {"boxes": [b"another box"]}
+        self.messages.agree(self.ranks)
+        self.ranks.other = {}
+
+    def pass_gates(self, updates, sent=0):
+        """Passes gates, with so many bytes of messages in each update."""
+        for _ in range(updates):
+            self.messages.begin(self.gate.committed + 1, "train")
+            if sent and self.log.keeps_steps:
+                self.log.keep((self.gate.committed + 1, "pp", "send", 0, 1, 0), [torch.zeros(sent, dtype=torch.uint8)])
+            self.messages.prepare(self.gate.committed + 1, None, [])
+            self.messages.updates.size = 1000
+            self.messages.pass_on(self.gate, self.ranks)
+            self.gate.committed += 1
+            self.messages.commit()
+            self.messages.end()
+
+    def kinds(self):
+        return [kind for kind, why in self.messages.told(0)["why not"].items() if not why]
+
+
+@pytest.fixture
+def chosen(made):
+    return lambda **options: Chosen(made(), **options)
+
+
+@pytest.mark.parametrize("sent, kind, why", [(500, "messages", "messages have fewer bytes"),
+                                             (2000, "updates", "updates have fewer bytes")])
+def test_at_the_second_update_ranks_choose_what_has_fewer_bytes(chosen, sent, kind, why):
+    rank = chosen(log="auto")
+    rank.pass_gates(1, sent)
+    assert rank.kinds() == ["updates", "messages"] and rank.messages.is_on
+    rank.pass_gates(1, sent)
+    assert rank.kinds() == [kind] and why in rank.messages.told(0)["why not"].values()
+
+
+def test_what_another_rank_cannot_keep_is_not_chosen(chosen):
+    rank = chosen(log="auto")
+    rank.ranks.other = {"why not": {"updates": "a gradient is sparse", "messages": ""}}
+    rank.pass_gates(2, 2000)
+    assert rank.kinds() == ["messages"]
+    assert rank.messages.told(0)["why not"]["updates"] == "a gradient is sparse"
+
+
+def test_updates_that_the_user_asked_for_are_kept_also_if_they_have_more_bytes(chosen):
+    rank = chosen(log="updates")
+    rank.pass_gates(2, 10)
+    assert rank.kinds() == ["updates"]
+
+
+def test_gradients_that_the_memory_has_no_room_for_are_not_kept(chosen, caplog):
+    rank = chosen(log="updates", memory=3999)
+    rank.log.on_unfit("reduce_scatter in group 0, whose result only one rank gets")
+    rank.pass_gates(2)
+    assert rank.kinds() == [] and not rank.messages.is_on
+    assert ('Recover(log="updates"): the gradients of 4 updates have 4000 bytes, and memory= has room for 3999: all '
+            "ranks start again if one is lost") in caplog.text
+
+
+def test_without_a_wish_the_memory_must_have_room_for_more(chosen):
+    rank = chosen(log="auto", memory=19999)
+    rank.pass_gates(2, 2000)
+    assert rank.kinds() == ["messages"]
+    assert rank.messages.told(0)["why not"]["updates"].startswith("the gradients of 20 updates have 20000 bytes")
+
+
+@pytest.mark.parametrize("log, kept", [("auto", []), ("updates", ["updates"])])
+def test_updates_that_cost_too_much_are_not_kept_any_more_unless_the_user_asked_for_them(chosen, caplog, log, kept):
+    rank = chosen(log=log)
+    rank.pass_gates(21, 2000)
+    assert rank.kinds() == ["updates"]
+    rank.messages.updates.seconds = 20.0
+    rank.pass_gates(1)
+    assert rank.kinds() == kept
+    assert ("to keep updates takes" in caplog.text) == (not kept)
+
+
+def test_where_one_rank_waits_for_another_that_is_no_cost(chosen):
+    rank = chosen(log="auto")
+    rank.pass_gates(21, 2000)
+    rank.messages.updates.seconds = 20.0
+    rank.ranks.other = {"seconds": 0.0}  # it comes last, and finds all entries there
+    rank.pass_gates(1)
+    assert rank.kinds() == ["updates"]
+
+
+def test_nothing_is_kept_if_another_rank_has_all_parameters(made):
+    rank = Chosen.__new__(Chosen)
+    rank.messages = Messages(CallLog(os.memfd_create("log")), holdfast.Recover(), made().state)
+    rank.messages.agree(Ranks())
+    assert not rank.messages.is_on
+    assert set(rank.messages.told(0)["why not"].values()) == {"all parameters are on several ranks"}
+
+
+def test_a_choice_counts_when_the_update_is_committed(chosen):
+    rank = chosen(log="auto")
+    rank.pass_gates(1, 500)
+    rank.messages.prepare(2, None, [])
+    rank.messages.pass_on(rank.gate, rank.ranks)
+    rank.messages.end()  # a rank has died: the step is made again
+    assert rank.kinds() == ["updates", "messages"]
+    rank.pass_gates(1, 500)
+    assert rank.kinds() == ["messages"]

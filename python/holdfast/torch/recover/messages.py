@@ -42,7 +42,7 @@ _CHOSEN_AT = 2  # the update at whose gate ranks choose a kind
 _TRIAL = 20  # steps after which the cost is looked at
 _MOST_COST, _LEAST_COST = 0.02, 0.001  # of a step; and seconds a step that are never too many
 _FULL = 0.8  # of the memory, from which on a save is asked for
-_FEWEST = 4  # updates for which the memory must have room
+_FEWEST, _FEWEST_OF_AUTO = 4, 20  # updates for which the memory must have room: it asks for saves when it is full
 _STALL, _POLL = 5.0, 0.01  # seconds: the longest wait for room, and between two looks
 
 
@@ -201,9 +201,10 @@ class Messages:
 
     def _why_too_long(self) -> str:
         most, size = self._options.memory_bytes, self.updates.size
-        if self._options.spill_folder or size * _FEWEST <= most:
+        fewest = _FEWEST if self._is_wished else _FEWEST_OF_AUTO
+        if self._options.spill_folder or size * fewest <= most:
             return ""
-        return f"the gradients of an update have {size} bytes, and memory= has room for {most}"
+        return f"the gradients of {fewest} updates have {size * fewest} bytes, and memory= has room for {most}"
 
     def commit(self) -> None:
         """This rank is committed to the update: what was chosen at its gate counts."""

@@ -10,11 +10,12 @@ Where nobody has the tensors of a lost rank because they are cut over ranks (FSD
   3. All else comes from the record and from other ranks, as if one of them had the tensors (peers.py).
 
 An entry also says what its update depends on: the number of threads, and a seal of the parameters before
-it. If something differs, all ranks start again. Whether updates consume what was kept, is looked at in each
-update: other gradients, random numbers, calls of other ranks, or writes between two updates end the log of
-that rank, and its next entry says why.
+it. If something differs, all ranks start again. Calls of other ranks in an update, and writes between two
+updates, end the log of that rank, and its next entry says why. So do other gradients and random numbers, for which
+the first updates are looked at, and some later ones.
 """
 
+import time
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -35,7 +36,8 @@ from holdfast.torch.values.dotted_names import name_a_few
 from holdfast.torch.values.dtypes import tensor_from
 
 _SEALED, _SEALED_ELEMENTS = 16, 64  # tensors in a seal, and elements of each
-_LOOKED_AT = 20  # updates in which generators are compared
+_SAME_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
+_LOOKED_AT, _EACH = 20, 16  # how many first updates are looked at, and one of how many later ones
 
 
 class Updates:
@@ -53,7 +55,7 @@ class Updates:
         self._is_updating = False  # it is in its step() now
         self._entry: tuple[str, list[torch.Tensor]] = "", []
         self._seal = 0  # of the gradients in it
-        self._generators: Any = None  # before the update
+        self._generators: Any = None  # before the update; None if it is not looked at
         self._versions, self._since = TensorVersions({}), list[int]()  # of parameters, behind the last update
         state.on_forget.append(self._forget)
 
@@ -81,7 +83,8 @@ class Updates:
                      "gradients": [None if one is None else [str(one.dtype).removeprefix("torch."), list(one.shape)]
                                    for one in gradients]}
             self._seal = seal(gradients, update)
-            self._generators = self._state.peers.generators() if self._made < _LOOKED_AT else None
+            looks = self._made < _LOOKED_AT or update % _EACH == 0
+            self._generators = self._state.peers.generators() if looks else None
         tensors = _on_host([one for one in gradients if one is not None])
         self._entry, self.size = (_pack(told), tensors), sum(one.nbytes for one in tensors)
 
@@ -133,13 +136,19 @@ class Updates:
         self._is_updating = False
         if self.why_not or self._place_of(optimizer) is None:
             return
-        if seal([None if one.grad is None else local_of(one.grad) for one in _parameters(optimizer)],
-                update) != self._seal:
-            self.refuse("gradients change between the gate and the end of the update")
-        if self._generators is not None and not are_alike(self._generators, self._state.peers.generators()):
-            self.refuse("its optimizer draws random numbers in its update")
+        began = time.perf_counter()
+        if self._generators is not None:
+            self._look_at(optimizer, update)
         self._made += 1
         self.look_from_here()
+        self.seconds += time.perf_counter() - began
+
+    def _look_at(self, optimizer: Any, update: int) -> None:
+        now = [None if one.grad is None else local_of(one.grad) for one in _parameters(optimizer)]
+        if seal(now, update) != self._seal:
+            self.refuse("gradients change between the gate and the end of the update")
+        if not are_alike(self._generators, self._state.peers.generators()):
+            self.refuse("its optimizer draws random numbers in its update")
 
     def look_from_here(self) -> None:
         """From here to the next gate, nothing writes to parameters."""
@@ -152,8 +161,9 @@ class Updates:
         self._versions, self._since = TensorVersions({}), []
 
     def seal_at_end(self, update: int) -> dict[str, Any]:
-        """What a record of the end of an update has: a seal of all parameters."""
-        return {"after": seal_of_all(self._state, update)}
+        """What a record of the end of an update has: a seal of parameters. To read those of a GPU takes time."""
+        is_on_gpu = any(one.is_cuda for one in _all_parameters(self._state))
+        return {} if is_on_gpu else {"after": seal_of_all(self._state, update)}
 
 
 def make_again(log: CallLog, state: TrainingState, rank: int, after: int, through: int) -> None:
@@ -257,19 +267,24 @@ def seal(tensors: Sequence[torch.Tensor | None], update: int) -> int:
     """A checksum of some elements of some of the tensors, others in each update."""
     chosen = [tensors[(update * _SEALED + k) % len(tensors)] for k in range(min(_SEALED, len(tensors)))]
     parts = [_sample(one) for one in chosen if one is not None]
-    return zlib.crc32(torch.cat(parts).cpu().numpy().tobytes() if parts else b"")
+    if on_gpu := [one.contiguous().view(torch.uint8) for one in parts if one.is_cuda]:  # in one copy
+        parts = [torch.cat(on_gpu).cpu(), *(one for one in parts if not one.is_cuda)]
+    return zlib.crc32(b"".join(one.numpy().tobytes() for one in parts))
 
 
 def seal_of_all(state: TrainingState, update: int) -> int:
     """The seal of all parameters that optimizers have."""
-    return seal([one for optimizer in state.optimizers for one in _parameters(optimizer)], update)
+    return seal(_all_parameters(state), update)
+
+
+def _all_parameters(state: TrainingState) -> list[torch.Tensor]:
+    return [one for optimizer in state.optimizers for one in _parameters(optimizer)]
 
 
 def _sample(tensor: torch.Tensor) -> torch.Tensor:
-    """Some elements of a tensor, as bytes."""
+    """Some elements of a tensor, in a dtype that NumPy has, too."""
     flat = local_of(tensor).reshape(-1)
-    flat = flat[::max(1, flat.numel() // _SEALED_ELEMENTS)][:_SEALED_ELEMENTS]
-    return flat.contiguous().view(torch.uint8)
+    return flat[:: max(1, flat.numel() // _SEALED_ELEMENTS)][:_SEALED_ELEMENTS].view(_SAME_SIZE[flat.itemsize])
 
 
 def _on_host(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
