@@ -31,7 +31,7 @@ constexpr int64_t kLine = 1024;
 constexpr int64_t kBatch = 256;
 
 struct Settings {
-  int64_t bytes = 256 << 20;
+  int64_t bytes = 2'000'000'000;
   int64_t samples = 50'000;
   int64_t rounds = 3;
   int64_t threads = 8;

@@ -9,8 +9,8 @@
     mount   the files of `holdfast mount`, read one after the other, beside the data file itself
 
 The data are lines of 1 KiB of JSONL. "cold" means that the page cache was dropped before, which needs
-root; on a virtual machine its host may still have the file. --doc makes the section of docs/data.md from
-bench/results/files.json, and measures nothing.
+root; on a virtual machine its host may still have the file. --doc makes the section of
+bench/results/README.md from bench/results/files.json, and measures nothing.
 """
 
 import argparse
@@ -41,6 +41,7 @@ RESULTS = Path(__file__).resolve().parent / "results/files.json"
 LINE = 1024
 BATCHES = {"cold": 100, "cached": 1000}
 PARTS = ("native", "loader", "mount")
+USUAL = PARTS[1:]  # make bench calls corpus_bench by itself
 
 
 class Lines(torch.utils.data.Dataset):
@@ -167,11 +168,11 @@ MEASURES = {"native": native, "loader": of_loader, "mount": mount}
 
 
 def parse() -> argparse.Namespace:
-    made = parser(__doc__, bytes=256 << 20, rounds=3, folder=".", json=None)
+    made = parser(__doc__, bytes=2_000_000_000, rounds=3, folder=".", json=None)
     can_mount = os.access("/dev/fuse", os.R_OK | os.W_OK)
-    made.add_argument("--parts", default=",".join(PARTS if can_mount else PARTS[:2]))
+    made.add_argument("--parts", default=",".join(USUAL if can_mount else USUAL[:1]))
     made.add_argument("--doc", action="store_true",
-                      help="write docs/data.md from bench/results/files.json, and measure nothing")
+                      help="write bench/results/README.md from bench/results/files.json, and measure nothing")
     given = made.parse_args()
     given.parts = given.parts.split(",")
     if unknown := [one for one in given.parts if one not in PARTS]:

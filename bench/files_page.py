@@ -1,4 +1,4 @@
-"""The bars of bench/files_bench.py, and the section of docs/data.md that is made from its figures."""
+"""The bars of bench/files_bench.py, and the section of bench/results/README.md that is made from its figures."""
 
 from pathlib import Path
 from typing import Any
@@ -9,10 +9,12 @@ from measuring.pages import Section, table
 from measuring.paired import Interval, interval
 from measuring.results import Bars
 
-MEASURED = Section.made_by(Path(__file__).resolve().parents[1] / "docs/data.md", "bench/files_bench.py --doc")
+MEASURED = Section.made_by(Path(__file__).resolve().parent / "results/README.md", "bench/files_bench.py --doc")
 BATCH = 256
 INDEXING, SHUFFLE = "indexing, of a sequential read", "full shuffle, of bare preads"
 LOADER, MOUNT = 2.0, 0.6
+MOUNTS = (("a mount in the order of the files, of the files themselves", "mount"),
+          ("a shuffled mount", "shuffled"), ("a mount that is read again", "again"))
 
 
 def write_page(seen: dict[str, Any]) -> None:
@@ -58,11 +60,11 @@ def section(seen: dict[str, Any]) -> str:
                                  ("full shuffle, of bare reads on as many threads", SHUFFLE))]  # fmt: skip
     of_loader = [str(loader_ratio(seen["loader"][cache])) for cache in caches]
     body = [*native, ["the loader without workers, of a `DataLoader` with 2 that seeks and reads lines", *of_loader],
-            ["a mount in the order of the files, of the files themselves", "", str(mount_ratio(seen["mount"], "mount"))],
-            ["a shuffled mount", "", str(mount_ratio(seen["mount"], "shuffled"))]]  # fmt: skip
+            *([told, "", str(mount_ratio(seen["mount"], way))] for told, way in MOUNTS)]
     machines = sorted({name_of(machine) for machine in seen["machines"].values()})
+    head = (f"\n{seen['bytes'] / 1e9:.1f} GB of lines of 1 KiB on {'; '.join(machines)}; {seen['rounds']} rounds "
+            f"(`bench/files_bench.py`). {machines_text(seen['machines'])}")
     return (
-        f"\n{seen['bytes'] / 1e9:.1f} GB of lines of 1 KiB on {'; '.join(machines)}; {seen['rounds']} rounds "
-        f"(`bench/files_bench.py`). {machines_text(seen['machines'])}\n"
+        head.rstrip(" ") + "\n\n"
         + table(["times as fast as", "cold", "cached"], body) + "\n\n"
     )  # fmt: skip

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <thread>
 
 namespace holdfast {
 namespace {
@@ -51,11 +52,12 @@ class Reader {
   }
 
  private:
-  static Result<void> read_run(const Source& source, Run run);
+  Result<void> read_run(const Source& source, Run run);
 
   OpenFiles& files_;
   size_t file_ = 0;
   std::shared_ptr<const Source> source_{};
+  Bytes memory_{};  // for runs with gaps; it only grows
 };
 
 Result<void> Reader::read_run(const Source& source, Run run) {
@@ -63,10 +65,12 @@ Result<void> Reader::read_run(const Source& source, Run run) {
   const int64_t begin = run.front().from.begin;
   int64_t end = begin;
   for (const SampleRead& one : run) end = std::max(end, one.from.end);
-  const Bytes bytes = HOLDFAST_TRY(source.read_bytes(begin, end - begin));
+  const auto size = static_cast<size_t>(end - begin);
+  if (memory_.size() < size) memory_.resize(size);
+  HOLDFAST_TRY(source.read(begin, ByteSpan(memory_).first(size)));
   for (const SampleRead& one : run) {
     if (one.into.empty()) continue;
-    std::memcpy(one.into.data(), bytes.data() + (one.from.begin - begin), one.into.size());
+    std::memcpy(one.into.data(), memory_.data() + (one.from.begin - begin), one.into.size());
   }
   return {};
 }
@@ -107,49 +111,57 @@ ThreadPool& ReadThreads::pool() {
   return *pool_;
 }
 
-// Who takes part in one call of run(). A thread that comes when all is done does not.
+// Threads that take part in one call of read_ranges().
 class ReadThreads::Turn {
  public:
-  bool begin() {
-    const MutexLock lock(mutex_);
-    if (!is_over_) ++active_;
-    return !is_over_;
-  }
-  void end() {
-    const MutexLock lock(mutex_);
-    if (--active_ == 0) idle_.notify_all();
-  }
+  // Both must outlive it.
+  Turn(ReadThreads& threads, const std::function<void()>& work)
+      : threads_(threads), work_(work) {}
   // Lets nobody begin any more, and waits for those who have begun.
-  void close() {
-    const MutexLock lock(mutex_);
-    is_over_ = true;
-    while (active_ > 0) idle_.wait(mutex_);
+  ~Turn() {
+    const MutexLock lock(shared_->mutex);
+    shared_->is_over = true;
+    while (shared_->active > 0) shared_->idle.wait(shared_->mutex);
+  }
+
+  // Has so many other threads in all call work().
+  void call(size_t threads) {
+    for (; called_ < threads; ++called_) {
+      threads_.pool().submit([shared = shared_, &work = work_] {
+        if (!shared->begin()) return;
+        work();
+        shared->end();
+      });
+    }
   }
 
  private:
-  Mutex mutex_;
-  Condition idle_;
-  int active_ HOLDFAST_GUARDED_BY(mutex_) = 0;
-  bool is_over_ HOLDFAST_GUARDED_BY(mutex_) = false;
+  // A thread that wakes up late looks only at this.
+  struct Shared {
+    bool begin() {
+      const MutexLock lock(mutex);
+      if (!is_over) ++active;
+      return !is_over;
+    }
+    void end() {
+      const MutexLock lock(mutex);
+      if (--active == 0) idle.notify_all();
+    }
+
+    Mutex mutex{};
+    Condition idle{};
+    int active HOLDFAST_GUARDED_BY(mutex) = 0;
+    bool is_over HOLDFAST_GUARDED_BY(mutex) = false;
+  };
+
+  ReadThreads& threads_;
+  const std::function<void()>& work_;
+  const std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
+  size_t called_ = 0;
 };
 
-void ReadThreads::run(int threads, const std::function<void()>& work) {
-  if (threads <= 1) return work();
-  const auto turn = std::make_shared<Turn>();
-  ThreadPool& all = pool();
-  for (int i = 1; i < threads; ++i) {
-    all.submit([turn, &work] {
-      if (!turn->begin()) return;
-      work();
-      turn->end();
-    });
-  }
-  work();
-  turn->close();
-}
-
 Result<void> read_ranges(OpenFiles& files, ReadThreads& threads,
-                          std::span<SampleRead> reads) {
+                         std::span<SampleRead> reads) {
   std::ranges::sort(reads, {}, [](const SampleRead& read) {
     return std::pair(read.from.file, read.from.begin);
   });
@@ -157,21 +169,32 @@ Result<void> read_ranges(OpenFiles& files, ReadThreads& threads,
   std::atomic<size_t> next = 0;
   Mutex mutex;
   std::optional<Error> failed;  // the first
-  const auto work = [&] {
+  // Calls `after` with the time that each read took.
+  const auto read_all = [&](const auto& after) {
     Reader reader(files);
     for (size_t i = next++; i < runs.size(); i = next++) {
+      const Instant begin = files.env().now();
       const auto read = reader.read(runs[i]);
+      after(files.env().now() - begin);
       if (read.ok()) continue;
       next = runs.size();
       const MutexLock lock(mutex);
       if (!failed) failed = read.error();
     }
   };
-  // A thread for a few reads costs more than it saves.
-  constexpr size_t kLeastReads = 4;
-  const size_t useful = runs.size() / kLeastReads;
-  threads.run(static_cast<int>(std::min<size_t>(useful, static_cast<size_t>(threads.count()))),
-              work);
+  {
+    // A thread for a few reads costs more than it saves. What is in the page cache is read
+    // at once, so that more threads than cores only cost time.
+    constexpr size_t kLeastReads = 4;
+    constexpr Duration kFromCache = std::chrono::microseconds(50);
+    const size_t most = std::min(runs.size() / kLeastReads, threads.count());
+    const std::function<void()> work = [&] { read_all([](Duration) {}); };
+    ReadThreads::Turn turn(threads, work);
+    turn.call(std::min<size_t>(most, std::thread::hardware_concurrency()) - (most > 0));
+    read_all([&](Duration took) {
+      if (took > kFromCache && most > 0) turn.call(most - 1);
+    });
+  }
   if (failed) return *failed;
   return {};
 }

@@ -22,6 +22,7 @@ class OpenFiles {
 
   // Fails with kCorrupt if the file has another size than when it was indexed.
   Result<std::shared_ptr<const Source>> file(size_t number);
+  Env& env() const { return env_; }
 
  private:
   static constexpr size_t kMostOpen = 256;
@@ -41,13 +42,12 @@ class ReadThreads {
   explicit ReadThreads(int threads) : count_(threads) {}
   ~ReadThreads();
 
-  int count() const { return count_; }
-  // Calls work() on this thread, and on up to threads - 1 others at the same time. Returns
-  // when all these calls have ended. A thread that wakes up later does not call it.
-  void run(int threads, const std::function<void()>& work);
+  // How many read at a time, with the one that calls.
+  size_t count() const { return static_cast<size_t>(count_); }
+
+  class Turn;
 
  private:
-  class Turn;
   ThreadPool& pool();
 
   const int count_;
@@ -56,8 +56,9 @@ class ReadThreads {
   std::unique_ptr<ThreadPool> pool_ HOLDFAST_GUARDED_BY(mutex_);
 };
 
-// Changes the order of the reads.
+// Reads with this thread, and with others if there is enough to read. Changes the order of
+// the reads.
 Result<void> read_ranges(OpenFiles& files, ReadThreads& threads,
-                          std::span<SampleRead> reads);
+                         std::span<SampleRead> reads);
 
 }  // namespace holdfast

@@ -88,8 +88,11 @@ class Files:
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """The samples with these numbers, which are read together."""
-        samples = [self._decode(one) for one in self._corpus.read(indices)]
-        return samples if self.transform is None else [self.transform(one) for one in samples]
+        samples = self._corpus.read(indices)
+        for change in (self._decode, self.transform):
+            if change is not None:
+                samples = [change(one) for one in samples]
+        return samples
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_corpus": None, "_decode": None}
@@ -115,9 +118,9 @@ class Files:
         self._decode = Corpus.fields_of if self._corpus.kind == "tar" else _decoder(self._corpus.dtype)
 
 
-def _decoder(dtype: str | None) -> Callable[[bytes], Any]:
+def _decoder(dtype: str | None) -> Callable[[bytes], Any] | None:
     if dtype is None:
-        return bytes
+        return None
     import numpy
 
     found = numpy.dtype(_NUMPY[dtype])
