@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <thread>
 
 #include "holdfast/dataset/dataset_testing.h"
@@ -49,6 +50,16 @@ TEST_F(CorpusTest, TooManyBlankLinesAreRefusedWithTheirPlace) {
   EXPECT_EQ(lines("one" + std::string(kMostBlank, '\n') + "two"), (Lines{"one", "two"}));
   EXPECT_THAT(lines("one\n" + std::string(kMostBlank, '\n') + "two").at(0),
               ::testing::HasSubstr("after byte 3 are 32768 bytes of blank lines"));
+}
+
+TEST_F(CorpusTest, ALineThatIsLongerThanAGigabyteIsRefusedWithItsPlace) {
+  if (std::getenv("HOLDFAST_LONG") == nullptr) GTEST_SKIP() << "needs HOLDFAST_LONG=1";
+  const std::string file = write("a.txt", "one\n");
+  std::filesystem::resize_file(file, kMostSample + 5);  // without a byte on the disk
+  const auto corpus = open("a.txt");
+  EXPECT_ERROR(corpus, ErrorCode::kUnsupported);
+  EXPECT_THAT(message_of(corpus),
+              ::testing::HasSubstr("a.txt: the line at byte 4 is longer than 1 GiB"));
 }
 
 TEST_F(CorpusTest, FilesFollowEachOtherInTheOrderOfTheirNames) {
