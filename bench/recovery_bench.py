@@ -20,6 +20,8 @@ totals    Every way meets the same kills, at times drawn from an exponential dis
 rates     The same for other failure rates, by `holdfast simulate`, from what totals has measured.
           At which rate is Holdfast 1.16 times as fast as its rivals, as SWIFT's abstract says?
 swift     The same for the setting of SWIFT's evaluation (bench/recovery_swift.py).
+logs      Ranks that nobody has a replica of: replay from logs of messages and of updates, beside a start of all
+          ranks, and what the log of messages costs if nobody dies (bench/recovery_logs.py).
 fill      How fast a replacement is filled, beside raw copies (bench/exchange_bench.cpp).
 
 `make bench` runs one sequence of kills. The figures of docs/studies/recovery.md are made by
@@ -49,6 +51,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import holdfast
+import recovery_logs
 from measuring.events import events_of
 from measuring.options import parser
 from measuring.paired import difference, interval
@@ -73,6 +76,7 @@ BAR_SECONDS, BAR_FASTER, BAR_PHASES = 3.0, 5.0, 0.05
 BAR_COST, BAR_MEMORY = 0.01, 64 << 20
 BAR_SHORT = {2: 2.0, 1: 0.5}  # ms that a step takes longer, by the number of ranks
 BAR_FILL = 0.8
+BAR_ALONE, BAR_UPDATES, BAR_LOG = 1.15, 0.2, 0.02  # of replays, and of the log of messages
 PHASES = ("seen", "agreed", "started", "joined", "filled", "redone")
 PAIRS, BLOCK = 20, 5  # pairs, and steps of each half of one
 SHORT_BLOCK = 25  # steps of each half of a pair of short ones
@@ -259,6 +263,8 @@ class RecoveryBars(Bars):
                          BAR_SHORT[int(ranks)], " ms")  # fmt: skip
         if "totals" in seen:
             self._judge_totals(seen["totals"])
+        if "logs" in seen:
+            self._judge_logs(seen["logs"])
         for name, value in seen.get("fill", {}).items():
             if "seals" in name:
                 self.at_least(name, value, BAR_FILL)
@@ -291,6 +297,17 @@ class RecoveryBars(Bars):
         same = all(row["same_bits"] for row in rows if row["way"] == HOLDFAST.name)
         self.at_least("Holdfast: all losses have the bits of the run without kills", float(same), 1)
 
+
+    def _judge_logs(self, seen: dict) -> None:
+        """As in the other parts, a bar is missed where the whole interval lies above it."""
+        alone = seen["micro"] / (seen["micro"] + seen["ranks"] - 1)
+        for way, bar in (("stages, messages", BAR_ALONE * alone), ("shards, updates", BAR_UPDATES)):
+            rows = seen["ways"][way]
+            self.at_least(f"{way}: kills that came back by the log", sum(one["rung"] == way.split(", ")[1] for one in rows),
+                          len(rows))  # fmt: skip
+            self.at_most(f"{way}: replay / the same steps before", interval(recovery_logs.replay_ratio(seen, way)).low, bar)
+        self.at_most("cost of the log of messages, lower end of the interval",
+                     interval([one["messages"] / one["none"] - 1 for one in seen["calm"]]).low, BAR_LOG)
 
     def _judge_standstill(self, rows: list[dict]) -> None:
         """For the rivals whose survivors go on before the rank is back."""
@@ -328,7 +345,7 @@ def parse_arguments() -> argparse.Namespace:
                       help="how often the sequences are drawn again for the intervals of rates")
     made.add_argument("--pairs", type=int, default=PAIRS)
     made.add_argument("--rivals", default=",".join(RIVALS))
-    made.add_argument("--parts", default="kills,cost,short,totals,rates,swift,fill")
+    made.add_argument("--parts", default="kills,cost,short,totals,rates,swift,logs,fill")
     made.add_argument("--anew", action="store_true",
                       help="measure the sequences again that the file has")
     made.add_argument("--doc", action="store_true",
@@ -353,6 +370,9 @@ def measure(args: argparse.Namespace) -> Figures:
         keep_rates(figures, args.draws)
     if "swift" in parts and "kills" in figures.seen:
         keep_swift(figures)
+    if "logs" in parts:
+        with tempfile.TemporaryDirectory(prefix="recovery-") as name:
+            figures.keep("logs", recovery_logs.measure(Path(name) / "logs"))
     if "fill" in parts:
         figures.keep("fill", measure_fill())
     return figures

@@ -8,6 +8,7 @@ from holdfast.statistics import mean_interval
 from measuring.figures_file import machines_text
 from measuring.pages import Section, table
 from measuring.paired import difference, interval
+from recovery_logs import logs_text
 
 DOCS = Path(__file__).resolve().parents[1] / "docs/studies"
 COMMAND = "bench/recovery_bench.py --doc"
@@ -27,7 +28,7 @@ def write_pages(seen: dict) -> None:
 def sections(seen: dict) -> dict[Path, str]:
     """The text between the marks, by page."""
     parts = [kills_text(seen), cost_text(seen["cost"]), short_text(seen.get("short", {})),
-             totals_text(seen), rates_text(seen["rates"]), setting_text(seen.get("swift")),
+             totals_text(seen), rates_text(seen["rates"]), setting_text(seen.get("swift")), logs_text(seen.get("logs", {})),
              fill_text(seen["fill"])]  # fmt: skip
     parts.insert(0, machines_text(seen["machines"]))
     return {DOCS / "recovery.md": "\n" + "\n".join(part for part in parts if part) + "\n"}
@@ -79,7 +80,7 @@ def setting_text(swift: dict | None) -> str:
         "**SWIFT's own setting, simulated** (`bench/recovery_swift.py` says where each number comes from and what "
         "is not known): the total time if the job restarts from its last checkpoint, divided by that with "
         "recovery. Its public code gives the recovery by logs. It gives none with replicas, so that row has "
-        "Holdfast's, as measured above. Holdfast has no recovery by logs to put beside SWIFT's. The time of a "
+        "Holdfast's, as measured above. Holdfast has no recovery by logs to put beside SWIFT's at this size. The time of a "
         "step is not given either; the two rows of a model have the ends of the range in its plots.\n\n"
         + table(head, body) + f"\n\n{setting_sentence(swift)}\n")  # fmt: skip
 

@@ -13,7 +13,7 @@ addresses() {
 }
 
 # The C++ tests that HOLDFAST_LONG=1 makes longer; uses the build of scripts/test.sh.
-long_cpp() { HOLDFAST_LONG=1 ctest --preset check -j "$jobs" -R '^(formats|hdf5)\.|RandomFlips|Damaged\.|Crash\.'; }
+long_cpp() { HOLDFAST_LONG=1 ctest --preset check -j "$jobs" -R '^(formats|hdf5)\.|RandomFlips|Damaged\.|Crash\.|SchedulesTest'; }
 
 # Exchanges between network namespaces, and with states of 2 GB. One after the other, because each
 # takes several GB of memory.

@@ -140,8 +140,8 @@ def swift_claims() -> list[Claim]:
     where = name_of(seen["machines"]["kills"])
     return [
         Claim("a failure costs much less recovery time", CONFIRMED if ours.high < theirs.low else UNDECIDED,
-              f"from replicas: {ours} s against {theirs} s for torchrun, on {where}; recovery by logs is not "
-              "timed yet ([recovery.md](recovery.md))", "`bench/recovery_bench.py`"),
+              f"from replicas: {ours} s against {theirs} s for torchrun, on {where}; {swift_logs(seen.get('logs'))} "
+              "([recovery.md](recovery.md))", "`bench/recovery_bench.py`"),
         Claim("throughput is similar or better while nothing fails",
               CONFIRMED if share.high < RELEVANT else UNDECIDED,
               f"a step takes {share} % longer than without recovery, in pairs", "`bench/recovery_bench.py`"),
@@ -153,6 +153,16 @@ def swift_claims() -> list[Claim]:
               + "; ".join(f"{way} {words}" for way, words in often.items()) + swift_setting(seen.get("swift")),
               "`bench/recovery_bench.py`"),
     ]  # fmt: skip
+
+
+def swift_logs(logs: dict[str, Any] | None) -> str:
+    """For how long a training stands still that has no replicas."""
+    if not logs:
+        return "recovery by logs is not timed yet"
+    stood = {way: interval([one["stood"] for one in rows]) for way, rows in logs["ways"].items()}
+    return (f"by logs, {logs['replayed steps'] + 1} steps behind a checkpoint: {stood['stages, messages']} s for a stage against "
+            f"{stood['stages, none']} s for a start of all, {stood['shards, updates']} s for a shard against "
+            f"{stood['shards, none']} s")
 
 
 def swift_setting(swift: dict[str, Any] | None) -> str:

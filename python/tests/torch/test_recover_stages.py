@@ -4,7 +4,7 @@ one again alone, by what the others had said to it, and every bit is that of a r
 import re
 
 import pytest
-from long_tests import LONG
+from long_tests import LONG, first_of
 from recovered_jobs import Ran, Whole
 from test_recover import STEP_POINTS
 
@@ -37,6 +37,11 @@ def test_each_stage_comes_back_alone_wherever_it_dies(tmp_path, whole):
 
 def test_a_stage_that_dies_behind_a_durable_step_makes_none_again(tmp_path, whole):
     assert check(tmp_path, whole, ["1:5:forward"], ["waits"], steps=8) == [0]
+
+
+@pytest.mark.parametrize("kill, made", first_of([("1:7:after backward", 1), ("2:6:forward", 0)], 1))
+def test_a_loop_that_saves_itself_does_not_save_the_step_again_that_it_begins_behind(tmp_path, whole, kill, made):
+    assert check(tmp_path, whole, [kill], ["saves", "waits for saves"], steps=9) == [made]
 
 
 def test_where_none_is_made_again_other_threads_are_seen(tmp_path, whole):

@@ -12,7 +12,7 @@ import holdfast
 from holdfast.torch.loop.optimizer_hooks import hook_optimizer_steps
 from holdfast.torch.recover.call_log import CallLog
 from holdfast.torch.recover.messages import Messages
-from holdfast.torch.recover.updates import Updates, key_of, make_again
+from holdfast.torch.recover.updates import Updates, key_of, make_again, plan_updates
 from holdfast.torch.state.training_state import TrainingState
 
 OPTIMIZERS = {
@@ -335,6 +335,28 @@ def test_updates_that_cost_too_much_are_not_kept_any_more_unless_the_user_asked_
     rank.pass_gates(1)
     assert rank.kinds() == kept
     assert ("to keep updates takes" in caplog.text) == (not kept)
+
+
+def test_a_rank_whose_updates_cannot_be_kept_any_more_says_so_once(chosen, caplog):
+    rank = chosen(log="auto")
+    rank.pass_gates(2, 2000)
+    rank.messages.updates.refuse("a gradient is sparse")
+    rank.pass_gates(3)
+    assert [one.getMessage() for one in caplog.records] == [
+        "rank 0: a gradient is sparse: its updates are not kept any more, so that all ranks start again if it is lost"]
+    assert rank.messages.told(0)["peer said"]["refused"] == "a gradient is sparse"  # by the buddy, which is itself here
+
+
+def test_an_entry_without_room_leaves_a_hole_that_is_told(chosen):
+    rank = chosen(log="updates", memory=4000)
+    rank.pass_gates(2, 100)
+    assert rank.messages.told(0)["whole after"] == 0
+    rank.pass_gates(60)
+    assert rank.messages.told(0)["whole after"] == 62
+    rank.log.native.clear()
+    rank.pass_gates(1)
+    with pytest.raises(LookupError, match="rank 1 has not kept all updates of rank 0 since step 4"):
+        plan_updates({1: {**rank.messages.told(0), "update of": [(4, 5)], "whole after": 62}}, 4, 63, 0)
 
 
 def test_where_one_rank_waits_for_another_that_is_no_cost(chosen):

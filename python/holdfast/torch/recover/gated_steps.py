@@ -18,7 +18,7 @@ from holdfast.torch.recover.buddies import BuddyGate
 from holdfast.torch.recover.crash_points import reach
 from holdfast.torch.recover.membership import Membership
 from holdfast.torch.recover.records import Made
-from holdfast.torch.recover.replay import Replay
+from holdfast.torch.recover.replay import SAVE, Replay
 from holdfast.torch.recover.step_start import StepStart
 from holdfast.torch.recover.trail import Call, SkippedCalls
 from holdfast.torch.recover.unknown_loaders import UnknownLoaders
@@ -27,7 +27,6 @@ from holdfast.torch.state.training_state import TrainingState
 
 _log = logging.getLogger("holdfast")
 
-_SAVE = "Checkpointer.save"  # the name of a save that the program asked for, among its runs
 
 
 class _Back(BaseException):
@@ -98,11 +97,11 @@ class GatedSteps:
         """
         if self._phase != "between":
             function()
-        elif self.has_run or self._skipped is not None:
-            self._run(_SAVE, function, (), {})
+        elif self.has_run or self._skipped is not None or self._replay is not None:
+            self._run(SAVE, function, (), {})
         else:
             function()
-            self._trail.function = _SAVE
+            self._trail.function = SAVE
             self._trail.returned(None)
 
     def _run_alone(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -132,7 +131,7 @@ class GatedSteps:
         assert self._membership.gate is not None
         while True:
             self.join()
-            if name != _SAVE:  # behind a step: to leave here would not save it
+            if name != SAVE:  # behind a step: to leave here would not save it
                 self._membership.leave_if_told()
             self._begin(name, function, args, kwargs)
             self._phase, self._groups.may_repeat = "step", True
@@ -192,7 +191,7 @@ class GatedSteps:
         self._messages.begin(update, name)
         self._unknown.begin_run()
         try:
-            result = None if name == _SAVE else function(*args, **kwargs)
+            result = None if name == SAVE else function(*args, **kwargs)
             if self._phase == "step":
                 self._pass_gate(updates=False)
             return self._end_run(result)

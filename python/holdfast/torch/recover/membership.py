@@ -206,11 +206,12 @@ class Membership:
         self.trail.load(twin, [])
         self.trail.begin_behind(step)
         self.messages.take_over(step, after)
-        if not runs:
+        replay = Replay(decided, runs, heard.kept, unpack_calls(twin["before"]), size,
+                        f"{heard.lacks}: no other rank has it")
+        if replay.is_done:
             self.records.load(heard.kept["record"])
             self.draws.take_over(own)
-        return Replay(decided, runs, heard.kept, unpack_calls(twin["before"]), size,
-                      f"{heard.lacks}: no other rank has it")
+        return replay
 
     def end_replay(self, replay: Replay) -> None:
         """The replacement has come to where the others are: it joins them, if it has the right bits."""

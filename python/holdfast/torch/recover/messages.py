@@ -62,6 +62,7 @@ class Messages:
         self._refused = ""  # what the user asked for, and is not possible
         self._update_of: dict[int, int] = {}  # the update after which each step was done
         self._names: dict[int, str] = {}  # under which ck.run() has made each update
+        self._has_warned = False  # that the updates of this rank are not kept any more
         self._has_asked = False  # for a save, because the memory fills up
         self._trial: tuple[int, float] | None = None  # steps so far, and when they began
         self.durable: DurableSteps | None = None  # what this rank knows of saves
@@ -153,6 +154,10 @@ class Messages:
             began = time.perf_counter()
             self.updates.prepare(update, optimizer, written)
             self.updates.seconds += time.perf_counter() - began
+            if self.updates.why_not and len(self._kinds) == 1 and not self._has_warned:
+                self._has_warned = True
+                _log.warning("rank %d: %s: its updates are not kept any more, so that all ranks start again if it is "
+                             "lost", self._state.rank, self.updates.why_not)
 
     def pass_on(self, gate: BuddyGate, transport: _native.TcpTransport) -> None:
         """At the gate, before this rank is ready. All ranks call it together."""

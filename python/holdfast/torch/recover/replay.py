@@ -28,6 +28,7 @@ from holdfast.torch.recover.trail import Call
 from holdfast.torch.state.ddp_buckets import BucketOrders
 from holdfast.torch.state.training_state import TrainingState
 
+SAVE = "Checkpointer.save"  # the name of a save that the program asked for, among its runs
 _COMPARED = ("options", "generators", "data draws", "tensors", "seal", "threads")
 # Where no run was made again. The loop has taken its next batch, and loop_draws.py compares generators.
 _AT_REST = ("options", "tensors", "threads")
@@ -42,6 +43,9 @@ class Replay:
         self.decided, self.log_bytes, self.reason = decided, log_bytes, reason
         self.made = 0  # runs that were made again
         self._runs, self._kept, self._before = deque(runs), kept, list(before)
+        self._saves: deque[tuple[int, str]] = deque()  # of the saved step: a loop that begins behind it may leave them out
+        while self._runs and self._runs[0][1] == SAVE:
+            self._saves.append(self._runs.popleft())
         self._records: list[tuple[bytes, bool]] = []  # of the last run, and whether they are of its end
 
     @property
@@ -61,6 +65,9 @@ class Replay:
 
         ValueError if the others have made another one.
         """
+        if name == SAVE and self._saves:  # its loop comes to the save of the step that it begins behind
+            return self._saves.popleft()[0]
+        self._saves.clear()
         if not self._runs:
             return None
         update, expected = self._runs[0]

@@ -97,7 +97,9 @@ class Updates:
             told = _unpack(said)
             self.peer_said = {"refused": told["refused"], "made": told["made"]}
         except OSError:
-            pass  # no room: the log tells of the hole
+            if self._log.native.hole != update:
+                raise
+            # There was no room for it, and the log tells of that.
 
     def _gradients_of(self, optimizer: Any) -> list[torch.Tensor | None]:
         """The local gradients of the parameters of an optimizer."""
