@@ -633,8 +633,13 @@ def flip_in_files(record):
                         file.write(bytes([record[-1] ^ 1]))
 
 
+def is_replacement():
+    """True in a process that takes the place of a lost rank; false where all ranks have started again."""
+    return os.environ["HOLDFAST_GENERATION"] != "0" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+
+
 def after_resume(training):
-    if "other threads" in how and kind == "stages" and os.environ.get("HOLDFAST_GENERATION", "0") != "0":
+    if "other threads" in how and kind == "stages" and is_replacement():
         torch.set_num_threads(torch.get_num_threads() + 1)
     if "sets a rate" in how:
         training.optimizer.param_groups[0]["lr"] = 5e-3
@@ -652,7 +657,7 @@ def spoil_once(training):
 
 
 def start_up():
-    if "other threads" in how and kind != "stages" and os.environ.get("HOLDFAST_GENERATION", "0") != "0":
+    if "other threads" in how and kind != "stages" and is_replacement():
         torch.set_num_threads(torch.get_num_threads() + 1)  # updates are made again in ck.resume()
     if "reads a table" in how:
         table = torch.arange(300_000.0) if rank == 0 else torch.zeros(300_000)

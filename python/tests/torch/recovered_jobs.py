@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import torch
 from ranks import start
 
 import holdfast
@@ -45,6 +46,9 @@ def begin_launch(command, said, variables=()):
 def _launch(command, said, variables):
     from holdfast.launch import __main__ as program
 
+    # As the launcher has it where torch is not imported yet. Threads of OpenMP that wait for each other on
+    # too few cores make a run many times as long.
+    torch.set_num_threads(1)
     out = os.open(said, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     os.dup2(out, 1)
     os.dup2(out, 2)
