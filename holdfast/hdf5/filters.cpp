@@ -75,7 +75,7 @@ Bytes shuffled(ByteView from, uint64_t element) {
 // stored it with the bytes of each half swapped, and readers accept both.
 Result<Bytes> without_sum(Bytes stored) {
   const auto seen = load_little_endian<uint32_t>(ByteView(stored).last(kSumBytes));
-  stored.resize(stored.size() - kSumBytes);
+  stored.erase(stored.end() - static_cast<std::ptrdiff_t>(kSumBytes), stored.end());
   const uint32_t expected = fletcher32(stored);
   const uint32_t old = (expected & 0x00ff00ff) << 8 | (expected >> 8 & 0x00ff00ff);
   // Sums are modulo 65535, in which 0 and 65535 are the same.
