@@ -36,7 +36,6 @@ from holdfast.torch.values.dotted_names import name_a_few
 from holdfast.torch.values.dtypes import tensor_from
 
 _SEALED, _SEALED_ELEMENTS = 16, 64  # tensors in a seal, and elements of each
-_SAME_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 _LOOKED_AT, _EACH = 20, 16  # how many first updates are looked at, and one of how many later ones
 
 
@@ -269,9 +268,10 @@ def seal(tensors: Sequence[torch.Tensor | None], update: int) -> int:
     """A checksum of some elements of some of the tensors, others in each update."""
     chosen = [tensors[(update * _SEALED + k) % len(tensors)] for k in range(min(_SEALED, len(tensors)))]
     parts = [_sample(one) for one in chosen if one is not None]
-    if on_gpu := [one.contiguous().view(torch.uint8) for one in parts if one.is_cuda]:  # in one copy
+    if on_gpu := [one for one in parts if one.is_cuda]:  # in one copy
         parts = [torch.cat(on_gpu).cpu(), *(one for one in parts if not one.is_cuda)]
-    return zlib.crc32(b"".join(one.numpy().tobytes() for one in parts))
+    # cat() copies: after numpy(), the memory of a parameter could not be freed in a change of layout.
+    return zlib.crc32(torch.cat(parts).numpy()) if parts else 0
 
 
 def seal_of_all(state: TrainingState, update: int) -> int:
@@ -284,9 +284,9 @@ def _all_parameters(state: TrainingState) -> list[torch.Tensor]:
 
 
 def _sample(tensor: torch.Tensor) -> torch.Tensor:
-    """Some elements of a tensor, in a dtype that NumPy has, too."""
+    """Some elements of a tensor, as bytes."""
     flat = local_of(tensor).reshape(-1)
-    return flat[:: max(1, flat.numel() // _SEALED_ELEMENTS)][:_SEALED_ELEMENTS].view(_SAME_SIZE[flat.itemsize])
+    return flat[:: max(1, flat.numel() // _SEALED_ELEMENTS)][:_SEALED_ELEMENTS].contiguous().view(torch.uint8)
 
 
 def _on_host(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
