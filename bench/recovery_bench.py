@@ -372,7 +372,7 @@ def measure(args: argparse.Namespace) -> Figures:
         keep_swift(figures)
     if "logs" in parts:
         with tempfile.TemporaryDirectory(prefix="recovery-") as name:
-            figures.keep("logs", recovery_logs.measure(Path(name) / "logs"))
+            recovery_logs.measure(Path(name) / "logs", lambda found: figures.keep("logs", found))
     if "fill" in parts:
         figures.keep("fill", measure_fill())
     return figures

@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from measuring.events import events_of
@@ -28,8 +29,8 @@ WIDTH, BATCH = 256, 64
 NEVER = 1_000_000
 
 
-def measure(folder: Path) -> dict:
-    """Kills in each way, and what the log of messages costs if nobody dies."""
+def measure(folder: Path, keep: Callable[[dict], object]) -> None:
+    """Kills in each way, and what the log of messages costs if nobody dies. Keeps what it has after each round."""
     folder.mkdir()
     out: dict = {"ranks": RANKS, "micro": MICRO, "replayed steps": KILLED - SAVED - 1, "ways": {}, "calm": []}
     for number in range(ROUNDS):
@@ -37,11 +38,12 @@ def measure(folder: Path) -> dict:
             seen = killed(folder / f"{kind}-{log}-{number}", kind, log)
             out["ways"].setdefault(f"{kind}, {log}", []).append(seen)
             progress(f"{kind}, {log}: {seen}")
+        keep(out)
     for number in range(PAIRS):
         order = ("messages", "none") if number % 2 else ("none", "messages")
         out["calm"].append({log: calm(folder / f"calm-{log}-{number}", log) for log in order})
         progress(f"calm: {out['calm'][-1]}")
-    return out
+        keep(out)
 
 
 def run(folder: Path, ranks: int, *words: object, pace: float = PACE) -> dict[int, float]:
@@ -79,7 +81,7 @@ def replay_ratio(seen: dict, way: str) -> list[float]:
 
 def logs_text(seen: dict) -> str:
     """The paragraph of the page; "" if it was not measured."""
-    if not seen:
+    if not seen or not seen["calm"]:
         return ""
     steps, micro, ranks = seen["replayed steps"], seen["micro"], seen["ranks"]
     alone, updates = (interval(replay_ratio(seen, way)) for way in ("stages, messages", "shards, updates"))

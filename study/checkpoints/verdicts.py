@@ -255,9 +255,10 @@ def _formats_claim(formats: Cells) -> str:
 
 
 def _scale_claim(scale: Cells) -> str:
-    return "; ".join(f"`{name}`: {median(list(cell['ranks'].values())[-1]['seconds']):.2f} s with {list(cell['ranks'])[-1]} "
-                     f"ranks, {median(list(cell['ranks'].values())[0]['seconds']):.2f} s with {list(cell['ranks'])[0]}"
-                     for name, cell in scale.items())  # fmt: skip
+    last = max((list(cell["ranks"])[-1] for cell in scale.values()), key=int, default="")
+    return f"so many times as long with {last} ranks as with 1: " + ", ".join(
+        f"`{name}` {median(cell['ranks'][last]['seconds']) / median(cell['ranks']['1']['seconds']):.1f}"
+        for name, cell in scale.items() if {"1", last} <= set(cell["ranks"]))  # fmt: skip
 
 
 def _bits_claim(bits: Cells) -> str:
