@@ -390,6 +390,12 @@ Result<void> check_no_journal(Env& env, const Path& path) {
           "ended",
           path.native(), *who);
     }
+    if (!env.info(journal).ok()) {  // the patch has ended since
+      return conflict(
+          "{}: another process changes or reads it at this moment; expected nobody, so try "
+          "again when that has ended",
+          path.native());
+    }
     return conflict(
         "{}: a patch of it was interrupted and may be done in part; expected no {}: "
         "repair puts the old bytes back",

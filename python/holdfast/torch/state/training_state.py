@@ -354,7 +354,7 @@ class TrainingState:
                 self._objects.load(one, keep=keep)
         self._extra.load()
         if self._extra.not_loaded:
-            self._notes["extra"] = f"{name_a_few(self._extra.not_loaded)}: its module's load_state_dict() did not load it"
+            self._notes["extra"] = f"{name_a_few(self._extra.not_loaded)}: from a state_dict of its own, and not loaded"
 
     def load_optimizers(self, found: _native.SavedStep) -> None:
         """Gives the optimizers what was saved of them; the tensors are filled already."""
