@@ -85,7 +85,7 @@ class Bench {
     if (!is_cold) HOLDFAST_TRY(read_all());
     for (int64_t round = 0; round < settings_.rounds; ++round) {
       const std::vector<int64_t> order = order_of(round);
-      // Who begins changes from round to round.
+      // The two ways take turns in being the first of a round.
       for (const int way : {0, 1}) {
         const bool is_raw = (round + way) % 2 == 0;
         if (is_cold) HOLDFAST_TRY(forget(file_));

@@ -63,7 +63,7 @@ class Opened {
 
   const std::shared_ptr<const MountedFile> file_;
   Mutex mutex_;
-  // Where the block of the newest read begins. The first read is one of what was asked for.
+  // The begin of the block that was read last. The first read takes just what was asked for.
   int64_t newest_ HOLDFAST_GUARDED_BY(mutex_) = -2 * kBlock;
   int64_t block_at_ HOLDFAST_GUARDED_BY(mutex_) = -1;
   Bytes block_ HOLDFAST_GUARDED_BY(mutex_);

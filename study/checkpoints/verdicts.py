@@ -225,7 +225,7 @@ def what_scale_costs(scale: Cells) -> Iterator[str]:
         one, many = cell["ranks"][first], cell["ranks"][last]
         lost = int(last) * median(many["seconds"]), int(first) * median(one["seconds"])
         yield (f"`{name}`: from {first} to {last} ranks, a save writes {many['bytes'] / one['bytes']:.1f} times the bytes in "
-               f"{many['files']} files, and costs {lost[0]:.1f} instead of {lost[1]:.1f} worker-seconds.")  # fmt: skip
+               f"{many['files']} file{'s' * (many['files'] > 1)}, and costs {lost[0]:.1f} instead of {lost[1]:.1f} worker-seconds.")  # fmt: skip
 
 
 def claims(cells: Cells) -> Iterator[tuple[list[str], str]]:

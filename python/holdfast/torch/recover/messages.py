@@ -1,6 +1,6 @@
 """What is kept for the replacement of a lost rank, until when, and how it gets it.
 
-Where a tensor is on one rank only, one of two kinds of log is kept: "messages" (what ranks send in a step, and
+If a tensor is on one rank only, one of two kinds of log is kept: "messages" (what ranks send in a step, and
 the results of collective calls, call_log.py), or "updates" (the gradients of each update, updates.py). The rank
 that replaces a lost one can then make the steps behind the newest durable one again, alone (replay.py), or the
 updates behind it:
@@ -11,7 +11,7 @@ updates behind it:
      after which update each step was done. The replacement says from where on it wants them.
   3. They send it what was for it, and wait until it has come to where they are.
 
-Which kind it is, all ranks choose together at the gate of the second update. Until then both are kept. With
+All ranks choose the kind together, at the gate of the second update. Until then both are kept. With
 log="auto" it is the one with fewer bytes in an update; nothing is kept if another rank has every parameter, too,
 or if keeping costs too much of a step.
 """

@@ -9,7 +9,7 @@ from holdfast.torch.loop.transport import connect
 
 
 class Resumed(NamedTuple):
-    """Where a training begins."""
+    """What resume() tells of the place at which a training begins."""
 
     start: int  # the next step
     in_memory: bool = False  # its state was left in the memory of the hosts

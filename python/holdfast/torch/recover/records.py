@@ -40,7 +40,7 @@ class Records:
         self._flat_of_data = self._flat_at_gate = self._flat
         # The values when the loop took its last batch, or None if that was before the first step.
         self._at_top: dict[str, Any] | None = None
-        # Where the loader was when a run began that is made again, although the loop has gone on (undo.py).
+        # The position of the loader at the begin of a run that undo.py makes again, after the loop has gone on.
         self.position: Any = None
 
     def capture(self) -> Record:

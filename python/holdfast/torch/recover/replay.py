@@ -113,12 +113,12 @@ def _differences(values: dict[str, Any], data: bytes, theirs: dict[str, Any], th
     return names if names or data == their_data else ["the bytes of its buffers"]
 
 
-def load_durable(run: str, step: int, state: TrainingState, buckets: BucketOrders) -> dict[str, Any]:
-    """Loads this rank's part of a durable step, alone. Returns the objects that the rank saved for itself.
+def read_alone(run: str, step: int, state: TrainingState) -> _native.SavedStep:
+    """Fills this rank's tensors from a durable step, without the other ranks. The caller loads the rest.
 
     LookupError if the checkpoint does not have all, or ValueError if it is of another model.
     """
-    steps: list[Any] = []
+    steps: list[_native.SavedStep] = []
 
     def allocate(found: _native.SavedStep) -> _native.Pieces:
         state.load_diverged(found)
@@ -128,7 +128,15 @@ def load_durable(run: str, step: int, state: TrainingState, buckets: BucketOrder
         return _native.Pieces(state.allocate(found))
 
     _native.restore_alone(run, allocate, step, current_stream())
-    found, inexact = steps[-1], list[str]()
+    return steps[-1]
+
+
+def load_durable(run: str, step: int, state: TrainingState, buckets: BucketOrders) -> dict[str, Any]:
+    """Loads this rank's part of a durable step, alone. Returns the objects that the rank saved for itself.
+
+    Raises what read_alone() raises.
+    """
+    found, inexact = read_alone(run, step, state), list[str]()
     state.load(found)
     # The checkpoint has the orders of rank 0. A module that it does not know is on this rank alone, where no
     # order counts.

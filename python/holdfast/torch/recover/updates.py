@@ -1,6 +1,6 @@
 """What the updates of a rank consume, kept by its buddy: a replacement makes them again without computing.
 
-Where nobody has the tensors of a lost rank because they are cut over ranks (FSDP2, tensor parallelism):
+This is for ranks whose tensors nobody else has, because they are cut over ranks (FSDP2, tensor parallelism):
 
   1. At the gate of each update, before it is ready, a rank gives its buddy an entry: its local gradients
      and the options of all parameter groups. The buddy keeps it in its log (call_log.py).
@@ -23,11 +23,10 @@ from typing import Any
 import torch
 
 from holdfast import _native
-from holdfast.torch.loop.cuda_stream import current_stream
-from holdfast.torch.loop.resume import missing_or_reshaped
 from holdfast.torch.recover.buddies import BuddyGate
 from holdfast.torch.recover.call_log import CallLog, Key
 from holdfast.torch.recover.record_bytes import are_alike
+from holdfast.torch.recover.replay import read_alone
 from holdfast.torch.state.change_detection import TensorVersions
 from holdfast.torch.state.gradients import gradient_like, is_like
 from holdfast.torch.state.training_state import TrainingState
@@ -212,19 +211,9 @@ def _make(state: TrainingState, entry: Mapping[str, Any], body: bytes, update: i
 def load_resting(run: str, step: int, state: TrainingState) -> None:
     """Loads this rank's parameters and moments of a durable step, alone.
 
-    LookupError if the checkpoint does not have all, or ValueError if it is of another model.
+    Raises what read_alone() raises.
     """
-    steps: list[Any] = []
-
-    def allocate(found: _native.SavedStep) -> _native.Pieces:
-        state.load_diverged(found)
-        if wrong := missing_or_reshaped(state.expected(found), found.tensors):
-            raise LookupError(f"{found.folder}: {wrong[0]}")
-        steps.append(found)
-        return _native.Pieces(state.allocate(found))
-
-    _native.restore_alone(run, allocate, step, current_stream())
-    state.load_optimizers(steps[-1])
+    state.load_optimizers(read_alone(run, step, state))
 
 
 def plan_updates(told: dict[int, Any], durable: int | None, target: int, rank: int) -> tuple[int, int]:

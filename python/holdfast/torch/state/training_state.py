@@ -354,7 +354,8 @@ class TrainingState:
                 self._objects.load(one, keep=keep)
         self._extra.load()
         if self._extra.not_loaded:
-            self._notes["extra"] = f"{name_a_few(self._extra.not_loaded)}: from a state_dict of its own, and not loaded"
+            self._notes["extra"] = (f"{name_a_few(self._extra.not_loaded)}: from a state_dict of "
+                                    "the module's own, which did not load it from the checkpoint")
 
     def load_optimizers(self, found: _native.SavedStep) -> None:
         """Gives the optimizers what was saved of them; the tensors are filled already."""
@@ -426,8 +427,7 @@ class TrainingState:
         inexact += [*inexact_generators(own), *inexact_strides(self._tensors.entries, own)]
 
         def restore() -> None:
-            lines = self.random.restore(own["generators"])
-            inexact.extend(line for line in lines if line not in inexact)
+            inexact.extend(line for line in self.random.restore(own["generators"]) if line not in inexact)
 
         inexact += self.data.restore_after_iter(restore, own.get("data draws"))
 
