@@ -65,9 +65,8 @@ void send(HeldTransport& self, int to, Tag tag, const nb::bytes& message,
 nb::bytes recv(HeldTransport& self, int from, Tag tag, Timeout timeout) {
   const std::shared_ptr<TcpTransport> transport = self.get();
   check(*transport, from, tag);
-  return to_python(unwrap(wait_interruptibly(
-      timeout, [&](Instant until) { return transport->recv(from, tag, until); },
-      [] { return false; })));
+  return to_python(unwrap(call_interruptibly(
+      timeout, [&](Instant until) { return transport->recv(from, tag, until); })));
 }
 
 void barrier(HeldTransport& self, Timeout timeout) {

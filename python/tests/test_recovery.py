@@ -63,6 +63,20 @@ def test_survivors_go_on_with_a_replacement():
     assert [gate.generation for gate in gates] == [1, 1]
 
 
+@pytest.mark.parametrize("closed, why", [(0, "rank 0 is gone"), (1, "the transport is closed")])
+def test_a_wait_without_a_timeout_ends_if_the_other_rank_or_the_transport_is_gone(closed, why):
+    ranks = connected(2)
+    said = []
+    waiting = threading.Thread(target=lambda: said.append(on_all(ranks[1:], lambda rank: rank.recv(0, 7))),
+                               daemon=True)
+    waiting.start()
+    time.sleep(0.3)
+    ranks[closed].close()
+    waiting.join(20)
+    ((error,),) = said
+    assert isinstance(error, UnavailableError) and why in str(error)
+
+
 def test_interrupt_ends_a_gate_that_waits():
     ranks = connected(2)
     gate = _native.Gate(ranks[0])

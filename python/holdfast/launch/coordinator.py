@@ -393,10 +393,10 @@ class Coordinator:
         self._target = decision.target
         self._recovery.outcome = next((course for course in ("undo", "forward", "back")
                                        if course in decision.courses.values()), "go on")
-        self._ranks.decided = {"generation": self._ranks.generation, "target": self._target}
+        self._ranks.decided = {"generation": self._ranks.generation, "target": self._target,
+                               "courses": decision.courses}
         for other in self._ranks.living():
-            other.tell(say="decided", course=decision.courses.get(other.number, "fill"),
-                       **self._ranks.decided)
+            other.tell(say="decided", **self._ranks.decided)
 
     def _said_met(self, rank: Rank, message: dict[str, Any]) -> None:
         if self._recovery is not None and message["generation"] == self._ranks.generation:

@@ -153,7 +153,7 @@ class Ranks:
         host.steps[rank.number] = rank.step if is_replacement else -1
         self._do_start(started, host, job, is_replacement)
         if is_replacement and self.decided:
-            started.tell(say="decided", course="fill", **self.decided)
+            started.tell(say="decided", **self.decided)
         return started
 
     def start_spare(self, number: int, home: int, host: Host, job: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ variable HANDOVER names a folder in memory in which a job that stops leaves its 
 many seconds longer a replacement takes to start.
 """
 
+import faulthandler
 import hashlib
 import json
 import os
@@ -66,6 +67,7 @@ def train(batch):
     return loss.detach()
 
 
+faulthandler.register(signal.SIGUSR2)
 with open(f"{run}.pids", "a") as pids:
     pids.write(f"{os.getpid()}\n")
 if os.environ["HOLDFAST_GENERATION"] != "0":

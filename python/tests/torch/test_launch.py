@@ -65,6 +65,13 @@ class Launch:
     def said(self):
         return self.out.read_text()
 
+    def said_with_stacks(self):
+        """Also where its ranks are, if they have come so far (launched.py)."""
+        for pid in filter(_lives, self.pids()):
+            os.kill(pid, signal.SIGUSR2)
+        time.sleep(2)
+        return self.said()
+
     def pids(self):
         return [int(line) for line in _text(f"{self.run}.pids").split()]
 
@@ -93,7 +100,7 @@ class Launch:
 def until(condition, timeout, job):
     end = time.monotonic() + timeout
     while not condition():
-        assert time.monotonic() < end, job.said()
+        assert time.monotonic() < end, job.said_with_stacks()
         time.sleep(0.02)
 
 
@@ -308,6 +315,16 @@ def test_ranks_whose_launcher_is_killed_while_a_replacement_starts_save_and_end(
         last = max(job.losses())
         assert last >= 4 and f"stopped after step {last}, which is saved: signal 15" in job.said()
         assert (tmp_path / "run" / f"step-{last:08}").is_dir()
+
+
+@LONG
+def test_a_rank_that_is_stuck_ends_although_its_launcher_was_killed(tmp_path):
+    with Launch(tmp_path / "run", 1000, ["1:4:kill", "2:4:sleep"], ranks=3, pace=0.02) as job:
+        until(lambda: "rank 1 starts again" in job.said(), 60, job)
+        job.process.kill()
+        until(lambda: not any(map(_lives, job.pids())), 180, job)
+        assert "[2] rank 2 ends without a save: the launcher was killed, a rank is lost, and the training " \
+            "does not come to the end of its step; expected the job to be started again" in job.said()
 
 
 def test_a_job_whose_store_dies_saves_and_ends(tmp_path):

@@ -151,8 +151,11 @@ class Groups:
         timer.start()
 
     def _give_up(self) -> None:
-        for group in list(self._groups):
-            group.give_up()
+        """Also those that a thread was about to begin when the connections were cut, however late it comes."""
+        while self.mode == "void":
+            for group in list(self._groups):
+                group.give_up()
+            time.sleep(_LONG)
 
     def is_cut_for_long(self) -> bool:
         """True if connections were cut so long ago that a call that still waits never ends."""

@@ -1,5 +1,6 @@
 """The connection of a worker to its launcher, and what the launcher has said."""
 
+import contextlib
 import logging
 import os
 import select
@@ -175,11 +176,9 @@ class Link:
         self._stop_without_launcher()
 
     def say(self, kind: str, **message: Any) -> None:
-        """Sends a message. If the launcher is gone, this process will end soon."""
-        try:
+        """Sends a message, unless the launcher is gone. That is noted only when all it has said was heard."""
+        with contextlib.suppress(OSError):
             send(self._connection, say=kind, **message)
-        except OSError:
-            self._close()
 
     def hears_of_loss(self, patience: float = _PATIENCE) -> bool:
         """Waits for the launcher to say that a rank was lost. False if it says nothing."""
@@ -218,13 +217,17 @@ class Link:
             elif self.is_current:  # nobody starts a replacement
                 raise UnavailableError("the launcher was killed, and a rank is lost")
             else:
-                survivors = [one for one in range(self.world) if one not in self.missing]
+                survivors = [one for rank, one in enumerate(self.members) if rank not in self.missing]
                 floor = self._decided["target"] if self._decided is not None else 0
-                decided = without_launcher.decide(prefix, self.rank, survivors, status(), floor)
+                decided = without_launcher.decide(prefix, self.slot, survivors, status(), floor)
         except Exception as error:
             self.give_up(error)
-        self._decided = {"generation": generation, **decided}
+        self._decided = self._for_this({"generation": generation, **decided})
         return self._decided
+
+    def _for_this(self, decision: dict[str, Any]) -> dict[str, Any]:
+        """A decision, with what this process does about it."""
+        return {**decision, "course": decision["courses"].get(str(self.slot), "fill")}
 
     def give_up(self, error: Exception) -> NoReturn:
         """Ends this process, because there is no launcher that could have another one take part."""
@@ -253,11 +256,14 @@ class Link:
                 except Exception:  # a rank that hears nothing any more would wait for ever
                     _log.exception("a message of the launcher: it was noted, and what follows has failed")
         self._close()
+        if (decided := self._decided) is not None and decided["generation"] == self._newest_loss:
+            without_launcher.pass_on(f"{self.incarnation}.{self._newest_loss}", decided)
         if self.home != 0:
             # The launcher of host 0 decides what becomes of this rank, if it hears of this.
             without_launcher.tell_orphaned(self.slot)
             time.sleep(_ORPHANED)
         self._stop_without_launcher()
+        self._end_if_stuck()
 
     def _stop_without_launcher(self) -> None:
         """Has this process save and stop, as soon as it can save, if the launcher is gone."""
@@ -266,6 +272,17 @@ class Link:
                 return
             self._has_stopped = True
         os.kill(os.getpid(), signal.SIGTERM)
+
+    def _end_if_stuck(self) -> None:
+        """Ends this process if its training thread does not notice that a rank is lost: the others, who have
+        waited for it, have ended by then, and no launcher would end it."""
+        time.sleep(2 * without_launcher.PATIENCE)
+        is_decided = self._decided is not None and self._decided["generation"] == self._newest_loss
+        if not (self.is_current or is_decided):
+            with contextlib.suppress(SystemExit):
+                self.give_up(UnavailableError("the launcher was killed, a rank is lost, and the training does not "
+                                              "come to the end of its step"))
+            os._exit(FAILED)
 
     def _look(self) -> None:
         """Tells the launcher whether this process waits in a collective call."""
@@ -291,7 +308,7 @@ class Link:
                 self.announced = self._newest_loss = message["generation"]
                 self.missing = message["ranks"]
             elif kind == "decided":
-                self._decided = message
+                self._decided = self._for_this(message)
             elif kind == "leave":
                 self.leave = message
             elif kind == "wait":
