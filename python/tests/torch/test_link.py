@@ -5,12 +5,16 @@ import signal
 import socket
 import threading
 import time
+from datetime import timedelta
 
 import pytest
 import torch.distributed as dist
 
+from holdfast.errors import UnavailableError
 from holdfast.launch.messages import send
 from holdfast.launch.place import PAGE_BYTES, Place
+from holdfast.torch.recover import meet
+from holdfast.torch.recover.inner_group import SharedConnection, connect_to_store
 from holdfast.torch.recover.link import Link
 
 
@@ -60,3 +64,29 @@ def test_what_a_launcher_has_said_before_it_was_killed_is_heard(launcher):
     to_link.close()
     link.say("cut_off", generation=0)  # finds the connection closed, perhaps before the loss is read
     assert link.hears_of_loss() and link.announced == 1
+
+
+def test_a_decision_about_one_loss_is_not_taken_for_that_about_another(launcher):
+    link, to_link = launcher(0)
+    send(to_link, say="lost", generation=1, ranks=[1])
+    send(to_link, say="decided", generation=1, target=4, courses={0: "forward", 2: "go on"})
+    assert link.hears_of_loss() and link.agree(dict)["course"] == "forward"
+    link.join(1)
+    to_link.close()
+    assert link.hears_of_loss()  # another rank does not answer, and there is no launcher to ask
+    with pytest.raises(SystemExit):
+        link.agree(dict)
+
+
+def test_nobody_waits_for_a_rank_that_has_told_its_address_and_died(launcher, monkeypatch):
+    link, to_link = launcher(0, generation=1)
+    monkeypatch.setenv("HOLDFAST_LAUNCH_ID", "job")
+    monkeypatch.setattr(meet, "shared", SharedConnection())
+    store = dist.PrefixStore("holdfast/0.1", connect_to_store(timedelta(seconds=20)))
+    for other in (1, 2):
+        store.set(f"address/{other}", "127.0.0.1:9")
+    send(to_link, say="lost", generation=2, ranks=[1])
+    assert link.hears_of_loss()
+    with pytest.raises(UnavailableError):
+        meet.meet(link, 1)
+    to_link.close()
