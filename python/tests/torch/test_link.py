@@ -87,7 +87,8 @@ def test_a_decision_about_one_loss_is_not_taken_for_that_about_another():
 
 
 def meet_a_lost_rank(_rank, _world):
-    link, to_link = Launcher().link(0, generation=1)
+    launcher = Launcher()
+    link, to_link = launcher.link(0, generation=1)
     os.environ["HOLDFAST_LAUNCH_ID"] = "job"
     store = dist.PrefixStore("holdfast/0.1", connect_to_store(timedelta(seconds=20)))
     for other in (1, 2):
