@@ -88,6 +88,14 @@ def test_a_worker_that_dies_during_a_change_costs_no_step(tmp_path, alone):
     assert job.check_bits() >= 1
 
 
+def test_a_worker_may_die_when_only_some_of_the_others_have_begun_to_make_groups(tmp_path, alone):
+    """Worker 2 has no place in the configuration that was asked for, and has one in the next."""
+    job = Job(tmp_path / "run", "dp=3", "dp=2", kills="1:change met:1", ranks=3)
+    assert job.code == 0 and len(job.killed()) == 1, job.said
+    assert AGAIN not in job.said and "died during the change" in job.said, job.said
+    job.check_steps(alone)
+
+
 @pytest.mark.parametrize(("how", "why"), [
     (["raises"], "rank 1: ValueError: there is no such layer"),
     pytest.param(["forgets"], "forgotten: a tensor that is no parameter and no buffer", marks=LONG),

@@ -58,6 +58,7 @@ def forget_groups() -> None:
     """Destroys all process groups that torch has now, and what it keeps for meshes."""
     if dist.is_initialized():
         dist.destroy_process_group()
+    c10d._world.group_count = 0  # also if the first group was begun and not made: names are counted
     forget_meshes()
     gc.collect()
 
