@@ -11,8 +11,7 @@ Result<std::shared_ptr<const MountedFile>> PartFile::create(const Corpus& corpus
   if (corpus.fixed_size() == 0) {
     const int64_t between = std::ssize(corpus.separator());
     part->begins_.push_back(0);
-    for (const int64_t sample : part->samples_) {
-      const FileRange range = HOLDFAST_TRY(corpus.stored_range_of(sample));
+    for (const FileRange& range : HOLDFAST_TRY(corpus.stored_ranges_of(part->samples_))) {
       part->begins_.push_back(part->begins_.back() + range.size() + between);
     }
   }
@@ -100,11 +99,15 @@ Result<size_t> PartFile::read(int64_t offset, ByteSpan into) const {
   Window window(offset, into);
   const int64_t trailer_at = begin_of(samples_.size());
   window.put(trailer_at, corpus_.trailer());
-  size_t number = offset < trailer_at ? sample_at(offset) : samples_.size();
-  for (; number < samples_.size() && begin_of(number) < window.end(); ++number) {
-    const FileRange whole = HOLDFAST_TRY(corpus_.stored_range_of(samples_[number]));
-    window.add(begin_of(number), whole);
-    window.put(begin_of(number) + whole.size(), corpus_.separator());
+  const size_t first = offset < trailer_at ? sample_at(offset) : samples_.size();
+  size_t last = first;
+  while (last < samples_.size() && begin_of(last) < window.end()) ++last;
+  const auto some = std::span(samples_).subspan(first, last - first);
+  int64_t at = first < samples_.size() ? begin_of(first) : trailer_at;
+  for (const FileRange& whole : HOLDFAST_TRY(corpus_.stored_ranges_of(some))) {
+    window.add(at, whole);
+    window.put(at + whole.size(), corpus_.separator());
+    at += whole.size() + std::ssize(corpus_.separator());
   }
   std::vector<SampleRead> reads = window.reads();
   HOLDFAST_TRY(corpus_.read(reads));
