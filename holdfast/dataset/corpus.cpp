@@ -204,8 +204,6 @@ std::string_view Corpus::separator() const {
   return kind() == CorpusKind::kText ? "\n" : "";
 }
 
-int64_t Corpus::fixed_size() const { return window_bytes(); }
-
 Result<void> Corpus::read(std::span<SampleRead> reads) const {
   return reader_->read(reads);
 }

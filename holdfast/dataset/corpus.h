@@ -97,8 +97,6 @@ class Corpus {
   std::string_view separator() const;
   // What follows the last sample: the end of an archive.
   std::string_view trailer() const;
-  // The size of all samples if they have the same, else 0.
-  int64_t fixed_size() const;
 
   // Fills the memory of all reads. Bytes that lie near each other are read at once, and
   // several threads read. A file that was cut since it was opened is kCorrupt.

@@ -9,8 +9,9 @@
 namespace holdfast {
 namespace {
 
-// Reading so many bytes that nobody wants takes no longer than another read would.
-constexpr int64_t kMostGap = 64 << 10;
+// Reading so many bytes that nobody wants takes no longer than another read would, if the
+// bytes come from a disk or a store, and from memory.
+constexpr int64_t kDiskGap = 64 << 10, kMemoryGap = 4 << 10;
 // The most that is read at once with gaps, so that the memory for it stays small.
 constexpr int64_t kMostRun = 1 << 20;
 // A thread for fewer reads costs more than it saves.
@@ -21,20 +22,20 @@ constexpr Duration kFromCache = std::chrono::microseconds(50);
 // Reads that lie so near to each other that one read serves them all.
 using Run = std::span<const SampleRead>;
 
-bool joins(const FileRange& first, const FileRange& last, const FileRange& next) {
-  return next.file == last.file && next.begin - last.end < kMostGap &&
+bool joins(const FileRange& first, const FileRange& last, const FileRange& next,
+           int64_t gap) {
+  return next.file == last.file && next.begin - last.end < gap &&
          std::max(last.end, next.end) - first.begin <= kMostRun;
 }
 
 // The reads must be sorted.
-std::vector<Run> runs_of(std::span<const SampleRead> reads) {
+std::vector<Run> runs_of(std::span<const SampleRead> reads, int64_t gap) {
   std::vector<Run> runs;
   runs.reserve(reads.size());
   size_t begin = 0;
   for (size_t i = 1; i <= reads.size(); ++i) {
-    if (i < reads.size() && joins(reads[begin].from, reads[i - 1].from, reads[i].from)) {
-      continue;
-    }
+    const bool is_last = i == reads.size();
+    if (!is_last && joins(reads[begin].from, reads[i - 1].from, reads[i].from, gap)) continue;
     runs.push_back(reads.subspan(begin, i - begin));
     begin = i;
   }
@@ -157,7 +158,7 @@ Result<void> RangeReader::read(std::span<SampleRead> reads) {
   std::ranges::sort(reads, {}, [](const SampleRead& read) {
     return std::pair(read.from.file, read.from.begin);
   });
-  std::vector<Run> runs = runs_of(reads);
+  std::vector<Run> runs = runs_of(reads, waits_for_disk_ ? kDiskGap : kMemoryGap);
   const size_t others = others_for(runs.size());
   const auto job = std::make_shared<Job>(*this, std::move(runs));
   for (size_t i = 0; i < others; ++i) pool().submit([job] { job->work(); });
