@@ -129,13 +129,18 @@ class Changes:
         rank.is_waiting = True
         self._tell_if_ready()
 
-    def appointed(self, rank: Rank) -> None:
+    def appointed(self, rank: Rank, generation: int) -> None:
         """A rank has stopped after the step of the change."""
-        self._appointed.add(rank.number)
-        request = self._request
-        if request is not None and self._appointed.issuperset(one.number for one in self._ranks.all):
-            request.is_begun, self._appointed = True, set()
-            self._begin(request.to, request.members)
+        numbers = [one.number for one in self._ranks.all]
+        if generation == self._ranks.generation:  # else a rank was lost meanwhile, and it does not wait here
+            self._appointed.add(rank.number)
+        if not self._appointed.issuperset(numbers):
+            return
+        request, self._appointed = self._request, set()
+        if request is None or not request.is_told:  # the one that they stop for was given up just then
+            return self._begin(self._now, numbers, "the change that was asked for is given up")
+        request.is_begun = True
+        self._begin(request.to, request.members)
 
     def changed(self, rank: Rank, generation: int, members: list[int]) -> None:
         """A worker has all that it shall have. All come to the same members."""
@@ -182,8 +187,8 @@ class Changes:
             self.drop(f"worker {rank.number} has ended: {how}")
 
     def drop(self, why: str = "") -> None:
-        """The request is given up, if it has not begun: a rank was lost."""
-        request, self._appointed = self._request, set()
+        """The request is given up, if it has not begun; without a reason, because a rank was lost."""
+        request, self._appointed = self._request, self._appointed if why else set()
         if request is not None and not request.is_begun:
             self._request = None
             self._ranks.all[0].tell(say="cannot_change", id=request.id, why=why or "a rank was lost")

@@ -99,9 +99,7 @@ class Coordinator:
 
     def settle(self) -> None:
         """Called after each round of reports: ranks that died together are lost together."""
-        if self._lost and self._code is None:
-            lost, self._lost = self._lost, []
-            self._on_loss(lost)
+        self._act_on_deaths()
         self._changes.grow()
         self._ranks.flush_events()
 
@@ -267,6 +265,11 @@ class Coordinator:
         done = self._recovery
         return done is not None and not done.is_filled and not done.is_restart
 
+    def _act_on_deaths(self) -> None:
+        if self._lost and self._code is None:
+            lost, self._lost = self._lost, []
+            self._on_loss(lost)
+
     def _on_loss(self, lost: list[tuple[Loss, float]]) -> None:
         self._changes.drop()
         # A rank that ends with an error may have lost its connection to one that was killed.
@@ -413,8 +416,10 @@ class Coordinator:
 
     def _said_restart(self, rank: Rank, message: dict[str, Any]) -> None:
         why = f"rank {rank.number}: {message['why']}"
-        is_after_death = self._recovery is not None and not self._recovery.is_restart
-        if is_after_death or self._lost:  # the death was counted, or will be
+        self._act_on_deaths()
+        if self._code is not None or self._ranks.of(rank.number) is not rank:
+            return  # the job ends, or all ranks have started again just now
+        if self._recovery is not None and not self._recovery.is_restart:  # a death was counted
             return self._restart(why, time.monotonic(), rank.step)
         self._restart_unless_vain(rank, why)
 

@@ -40,9 +40,11 @@ class Loop:
         poll = select.poll()
         for number in self._handlers:
             poll.register(number, select.POLLIN)
-        for number, _ in sorted(poll.poll(TICK * 1000)):
-            if number in self._handlers:  # another handler may have closed it
-                self._handlers[number][1]()
+        ready = [(number, self._handlers[number]) for number, _ in sorted(poll.poll(TICK * 1000))]
+        for number, watched in ready:
+            # Another handler may have closed it, and may have opened a new source that has its number now.
+            if self._handlers.get(number) is watched:
+                watched[1]()
 
     def is_ready(self, source: Source) -> bool:
         """Waits for one tick at most. True if the source can be read."""

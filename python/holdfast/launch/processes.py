@@ -115,6 +115,8 @@ class Workers:
         prints_to = self._print_to(rank)
         sys.stdout.flush()
         sys.stderr.flush()
+        # A stop signal that comes before the process can hear it waits (worker.py).
+        signal.pthread_sigmask(signal.SIG_BLOCK, worker.STOP_SIGNALS)
         pid = os.fork()
         if pid == 0:
             os.setsid()  # so that its own children can be ended with it
@@ -125,6 +127,7 @@ class Workers:
             own = Place(slot=rank, is_replacement=is_replacement, connection=theirs,
                         log=self._logs[rank], page=page, **place)
             self._become(own, environment(own, job), prints_to)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, worker.STOP_SIGNALS)
         theirs.close()
         for one in prints_to:
             os.close(one)

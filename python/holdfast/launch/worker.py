@@ -12,15 +12,18 @@ from pathlib import Path
 
 from holdfast.launch.place import FAILED, Place
 
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # the launcher blocks these while it forks, and run() ends that
+
 
 def run(place: Place, program: list[str], is_module: bool) -> int:
     """Runs the program and returns its exit code. Called once in a new process."""
     from holdfast.torch.recover import worker_side
 
     signal.set_wakeup_fd(-1)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+    for number in (*STOP_SIGNALS, signal.SIGINT, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL if number != signal.SIGINT
                       else signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     worker_side.start(place)
     code = FAILED
     try:

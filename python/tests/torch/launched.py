@@ -5,7 +5,8 @@
 When a rank comes to a step, it does WHAT there, in the middle of the step and once for each process
 that began the job: `stop` (SIGSTOP), `kill` (SIGKILL), `sleep` (for ever), `fail` (ValueError, every
 time), `other` (a collective call that the others do not make), `preempt` (has the launcher stop the job,
-and dies before it has saved), `leave` and `leave143` (ends with that code, every time). RUN.pids has the process ids of all
+and dies before it has saved), `alone` (kills the launcher and itself), `leave` and `leave143` (ends with
+that code, every time). As a STEP, `end` is between the last step and close(). RUN.pids has the process ids of all
 ranks, RUN.losses.R a line for each step of rank R, and RUN.end.R what it ends with. The environment
 variable HANDOVER names a folder in memory in which a job that stops leaves its state, and SLOW says how
 many seconds longer a replacement takes to start.
@@ -51,17 +52,24 @@ def do(what):
         os.kill(os.getppid(), signal.SIGTERM)
         time.sleep(0.3)
         os.kill(os.getpid(), signal.SIGKILL)
+    elif what == "alone":
+        os.kill(os.getppid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
     elif what == "other":
         dist.all_reduce(torch.zeros(3))
+
+
+def do_events(where):
+    for who, when, what in events:
+        if (who, when) == (str(rank), str(where)):
+            do(what)
 
 
 def train(batch):
     time.sleep(pace)
     loss = (model(batch[0]) - batch[1]).pow(2).mean()
     loss.backward()
-    for who, when, what in events:
-        if (int(who), int(when)) == (rank, step):
-            do(what)
+    do_events(step)
     optimizer.step()
     optimizer.zero_grad()
     return loss.detach()
@@ -89,6 +97,7 @@ with open(f"{run}.losses.{rank}", "a") as losses:
         losses.write(json.dumps([step, loss.item().hex(), os.getpid()]) + "\n")
         losses.flush()
         ck.step(step, loss=loss)
+do_events("end")
 ck.close()
 made = hashlib.sha256(b"".join(one.detach().numpy().tobytes() for one in model.parameters()))
 Path(f"{run}.end.{rank}").write_text(made.hexdigest())

@@ -2,6 +2,7 @@
 one without has."""
 
 import contextlib
+import faulthandler
 import fcntl
 import json
 import logging
@@ -10,6 +11,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -24,18 +26,29 @@ RANKS = {"ddp": 3, "hsdp": 4, "fsdp": 3, "tensor": 2, "pipeline": 4, "sharded": 
 def launch(arguments, *, ranks, said, timeout=180):
     """Runs `holdfast launch` in a forked process, in which torch is already imported.
 
-    Returns its exit code, None if it took too long, and what it has written to the file `said`.
+    Returns its exit code, None if it took too long, and what it has written to the file `said`, then with
+    the stacks of all its processes.
     """
     command = ["-n", str(ranks), *map(str, arguments)]
     process, code = begin_launch(command, said), None
     with contextlib.suppress(subprocess.TimeoutExpired):
         code = process.wait(timeout)
     if code is None:
+        tell_stacks(process.pid)
         process.send_signal(signal.SIGTERM)  # so that its workers end, too
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(10)
         process.kill()
     return code, Path(said).read_text()
+
+
+def tell_stacks(launcher):
+    """Has a launcher that begin_launch() has begun, and its processes, print where they are."""
+    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text()
+    for pid in [launcher, *map(int, children.split())]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGUSR2)
+    time.sleep(2)
 
 
 def begin_launch(command, said, variables=()):
@@ -53,6 +66,7 @@ def _launch(command, said, variables):
     os.dup2(out, 1)
     os.dup2(out, 2)
     os.setsid()
+    faulthandler.register(signal.SIGUSR2, file=2)  # also in the processes that it forks
     os.environ.update(variables)
     logging.getLogger().handlers.clear()  # those of pytest
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

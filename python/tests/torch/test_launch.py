@@ -327,6 +327,16 @@ def test_a_rank_that_is_stuck_ends_although_its_launcher_was_killed(tmp_path):
             "does not come to the end of its step; expected the job to be started again" in job.said()
 
 
+@pytest.mark.parametrize("events", [["0:2:kill", "1:6:alone"], ["1:end:alone"]], ids=["in a step", "at the end"])
+def test_ranks_end_if_another_one_dies_together_with_the_launcher(tmp_path, events):
+    """Also if they have heard a decision of the launcher before, which was about another death."""
+    with Launch(tmp_path / "run", 12, events, ranks=3) as job:
+        job.process.wait(100)
+        until(lambda: not any(map(_lives, job.pids())), 60, job)
+        assert len(re.findall(r"\[[02]\] rank [02] ends without a save: ", job.said())) == 2, job.said()
+        assert "Traceback" not in job.said(), job.said()
+
+
 def test_a_job_whose_store_dies_saves_and_ends(tmp_path):
     with Launch(tmp_path / "run", 1000, pace=0.05) as job:
         job.until_step(2)

@@ -62,8 +62,11 @@ class Job:
             str(rank): [self.started()[rank], seconds]}})
 
     def _report(self, rank, kind, **told):
-        self.coordinator.report(self.hosts.living[rank], {
-            "say": kind, "rank": rank, "serial": self.started()[rank], **told})
+        self.report_of(rank, rank, self.started()[rank], kind, **told)
+
+    def report_of(self, host, worker, serial, kind, **told):
+        """A worker that may be no rank reports."""
+        self.coordinator.report(self.hosts.living[host], {"say": kind, "rank": worker, "serial": serial, **told})
 
 
 def test_only_a_second_ctrl_c_of_the_same_host_ends_the_job():
@@ -123,6 +126,18 @@ def test_a_death_that_leads_to_a_restart_counts_once():
     job.all_commit()
     job.dies(1)  # the fourth time
     assert job.coordinator._ending.leaving is not None
+
+
+@pytest.mark.parametrize("code", [-signal.SIGKILL, 1])
+def test_all_ranks_start_again_once_if_a_death_and_the_wish_for_that_come_together(capsys, code):
+    job = Job()
+    job.all_commit()
+    job.dies(1, code=code, settles=False)
+    job.says(0, "restart", why="it was in a validation")
+    job.coordinator.settle()
+    said = capsys.readouterr().err
+    assert said.count("all ranks start again") == 1 and "rank 0: it was in a validation" in said, said
+    assert job.coordinator.outcome() is None and len(job.commands("close")) == 2
 
 
 def test_a_restart_after_a_recovery_that_failed_is_timed_from_the_death(clock, capsys):
@@ -268,3 +283,35 @@ def test_time_in_which_the_job_was_stopped_is_no_wait_in_a_collective_call(clock
     clock.now = 1000.5
     workers.tick()
     assert reports[-1]["waits"] == {"0": [1, 0.5]}
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_ranks_that_stop_for_a_change_that_was_given_up_go_on_as_they_were(is_lost):
+    """A worker that waits for its place dies when the ranks stop for it, or a rank dies before they have."""
+    job = Job(most=3)
+    job.all_commit()
+    job.says(0, "change", what="configured", text="dp=2", sizes={})
+
+    def ask():
+        job.says(0, "change", what="wanted", id="7", to="dp=3", workers=3, avoid=[], avoid_hosts=[],
+                 is_only_planned=False)
+
+    ask()
+    host, spare = (job.commands("start")[-1][name] for name in ("host", "serial"))
+    job.report_of(host, 2, spare, "message", message={"say": "change", "what": "waits"})
+    job.says(0, "change", what="appointed", generation=0)
+    if is_lost:
+        job.dies(1)
+        for rank in range(2):
+            job.says(rank, "joined", generation=1)
+        job.says(1, "change", what="appointed", generation=0)  # was on its way
+        ask()
+        job.says(0, "change", what="appointed", generation=1)  # rank 1 has not stopped yet
+    else:
+        job.report_of(host, 2, spare, "ended", code=-signal.SIGKILL, why="", step=-1, ago=0.0)
+        job.says(1, "change", what="appointed", generation=0)
+    told = [one["message"] for one in job.commands("tell")]
+    assert [one["why"] for one in told if one["say"] == "cannot_change"] == [
+        "a rank was lost" if is_lost else "worker 2 has ended: signal 9"]
+    assert [(one["to"], one["members"], one["participants"]) for one in told if one["say"] == "change"] == (
+        [] if is_lost else 2 * [("dp=2", [0, 1], [0, 1])])

@@ -3,45 +3,41 @@
 import os
 import signal
 import socket
-import threading
-import time
+from datetime import timedelta
 
-import pytest
 import torch.distributed as dist
+from ranks import run_ranks
 
 from holdfast.launch.messages import send
 from holdfast.launch.place import PAGE_BYTES, Place
+from holdfast.torch.recover.inner_group import connect_to_store
 from holdfast.torch.recover.link import Link
+from holdfast.torch.recover.meet import meet
 
 
-@pytest.fixture
-def launcher(monkeypatch):
-    """Makes links of a job of three ranks, with the other ends of their connections, and its store."""
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    monkeypatch.setenv("MASTER_PORT", str(store.port))
-    stopped = threading.Event()
-    before = signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+class Launcher:
+    """Makes links of a job of three ranks, with the other ends of their connections, and has its store.
 
-    def make(slot, **place):
+    In a process of its own: a link without a launcher has its process stop, and at last ends it.
+    """
+
+    def __init__(self):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(self._store.port))
+
+    def link(self, slot, generation=0, is_replacement=False):
         mine, theirs = socket.socketpair()
-        log = os.memfd_create("log")
         page = memoryview(bytearray(PAGE_BYTES)).cast("q")
-        place = {"generation": 0, "is_replacement": False, **place}
-        return Link(Place(slot, 0, [0, 1, 2], incarnation=0, hosts=[0, 0, 0], configuration="", can_change=False,
-                          is_rebuilt=False, connection=theirs, log=log, page=page, **place),
-                    lambda ranks: None, lambda: 0), mine
-
-    yield make
-    until = time.monotonic() + 20
-    while not stopped.is_set() and time.monotonic() < until:
-        time.sleep(0.01)
-    signal.signal(signal.SIGTERM, before)
+        place = Place(slot, 0, [0, 1, 2], generation, 0, is_replacement, [0, 0, 0], "", False, False, theirs,
+                      os.memfd_create("log"), page)
+        return Link(place, lambda ranks: None, lambda: 0), mine
 
 
-def test_a_decision_that_one_rank_has_heard_is_that_of_all(launcher):
-    (first, to_first), (last, to_last) = launcher(0), launcher(2)
-    new, to_new = launcher(1, generation=1, is_replacement=True)
+def decide_with_half_a_decision(_rank, _world):
+    launcher = Launcher()
+    (first, to_first), (last, to_last) = launcher.link(0), launcher.link(2)
+    new, to_new = launcher.link(1, generation=1, is_replacement=True)
     for connection in (to_first, to_last):
         send(connection, say="lost", generation=1, ranks=[1])
     # The launcher is killed before it has told the others; by what rank 2 says, all would make update 5.
@@ -51,12 +47,59 @@ def test_a_decision_that_one_rank_has_heard_is_that_of_all(launcher):
     assert last.hears_of_loss() and first.hears_of_loss()
     status = {"committed": 5, "ready": 5, "begun": False}
     decided = [link.agree(lambda: status) for link in (last, new, first)]
-    assert [(one["target"], one["course"]) for one in decided] == [(4, "back"), (4, "fill"), (4, "back")]
+    return [(one["target"], one["course"]) for one in decided]
 
 
-def test_what_a_launcher_has_said_before_it_was_killed_is_heard(launcher):
-    link, to_link = launcher(0)
+def test_a_decision_that_one_rank_has_heard_is_that_of_all():
+    assert run_ranks(1, decide_with_half_a_decision, backend="") == [[(4, "back"), (4, "fill"), (4, "back")]]
+
+
+def hear_the_last_words(_rank, _world):
+    link, to_link = Launcher().link(0)
     send(to_link, say="lost", generation=1, ranks=[1])
     to_link.close()
     link.say("cut_off", generation=0)  # finds the connection closed, perhaps before the loss is read
-    assert link.hears_of_loss() and link.announced == 1
+    return link.hears_of_loss(), link.announced
+
+
+def test_what_a_launcher_has_said_before_it_was_killed_is_heard():
+    assert run_ranks(1, hear_the_last_words, backend="") == [(True, 1)]
+
+
+def agree_twice(_rank, _world):
+    link, to_link = Launcher().link(0)
+    send(to_link, say="lost", generation=1, ranks=[1])
+    send(to_link, say="decided", generation=1, target=4, courses={0: "forward", 2: "go on"})
+    assert link.hears_of_loss()
+    made = [link.agree(dict)["course"]]
+    link.join(1)
+    to_link.close()
+    assert link.hears_of_loss()  # another rank does not answer, and there is no launcher to ask
+    try:
+        made.append(link.agree(dict)["course"])
+    except SystemExit as error:
+        made.append(f"ends with {error.code}")
+    return made
+
+
+def test_a_decision_about_one_loss_is_not_taken_for_that_about_another():
+    assert run_ranks(1, agree_twice, backend="") == [["forward", "ends with 1"]]
+
+
+def meet_a_lost_rank(_rank, _world):
+    launcher = Launcher()
+    link, to_link = launcher.link(0, generation=1)
+    os.environ["HOLDFAST_LAUNCH_ID"] = "job"
+    store = dist.PrefixStore("holdfast/0.1", connect_to_store(timedelta(seconds=20)))
+    for other in (1, 2):
+        store.set(f"address/{other}", "127.0.0.1:9")
+    send(to_link, say="lost", generation=2, ranks=[1])
+    assert link.hears_of_loss()
+    try:
+        meet(link, 1)
+    except Exception as error:
+        return str(error)
+
+
+def test_nobody_waits_for_a_rank_that_has_told_its_address_and_died():
+    assert run_ranks(1, meet_a_lost_rank, backend="") == ["a rank was lost while ranks connected to each other"]

@@ -50,6 +50,18 @@ def test_a_replacement_may_die(tmp_path, whole):
     Ran("ddp", tmp_path / "run", STEPS, kills).check(whole("ddp", STEPS))
 
 
+@pytest.mark.parametrize("again", ["*:joined", "3:gate"])
+def test_a_replacement_may_die_in_its_first_step(tmp_path, whole, again):
+    """Its record is the one that it was filled from, in which a step of the scheduler is missing."""
+    Ran("ddp", tmp_path / "run", 11, ["1:2:after update", f"1:{again}"]).check(whole("ddp", 11))
+
+
+def test_what_is_not_exact_in_a_replacement_is_not_exact_in_the_next_one(tmp_path):
+    ran = Ran("ddp", tmp_path / "run", 6, ["1:3:after run", "1:*:joined"], ["draws"])
+    assert ran.code == 0 and ran.killed == set(ran.kills), ran.said
+    assert "not exact: generators: changes between the update and the end of its step" in ran.said, ran.said
+
+
 def test_a_rank_may_die_together_with_the_first_one_that_keeps_its_record(tmp_path, whole):
     # Pairs of neighbours die in the same step, or one of them while the other is replaced.
     pairs = [((0, "after backward"), (1, "after backward")), ((1, "forward"), (2, "dropped")),

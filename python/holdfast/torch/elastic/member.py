@@ -236,7 +236,7 @@ class Member:
     def _change(self, step: int) -> None:
         assert self._side is not None
         link, began = self._side.link, time.perf_counter()
-        link.say("change", what="appointed")
+        link.say("change", what="appointed", generation=link.generation)
         decided = link.await_change(link.generation)
         if decided is not None and not decided["after_loss"]:
             self._carry_out(step, decided, began)

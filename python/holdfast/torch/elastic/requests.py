@@ -22,6 +22,7 @@ class Requests:
                  why_not: Callable[[Parallel], str]) -> None:
         self._control, self._link, self._now, self._why_not = control, link, now, why_not
         self._ready = ""  # the request whose workers are all there
+        self._taken = ""  # the newest one for which ranks stop
         self._asked: set[str] = set()  # ids of requests that the launcher has not answered yet
         self._own: list[dict[str, Any]] = []  # requests of the program itself
         self._lock = threading.Lock()  # of `_ready`
@@ -38,6 +39,7 @@ class Requests:
             return ""
         with self._lock:
             ready, self._ready = self._ready, ""
+            self._taken = ready or self._taken
         return ready
 
     def note(self, workers: list[int], step: int | None) -> None:
@@ -56,7 +58,7 @@ class Requests:
             own, self._own = self._own, []
             for one in [*own, *self._control.requests()]:
                 self._take(one)
-            for id in list(self._asked):
+            for id in [*self._asked, self._ready, self._taken]:  # also those may still be given up
                 self._hear(id)
             for id in self._control.withdrawn():
                 self._withdraw(id)
@@ -98,6 +100,8 @@ class Requests:
             self._ready = id
             self._control.answer(id, "waits", workers=answer["members"])
         else:
+            with self._lock:
+                self._ready = "" if id == self._ready else self._ready
             self._control.answer(id, "refused", why=answer["why"])
 
 

@@ -154,7 +154,8 @@ class Groups:
         """Also those that a thread was about to begin when the connections were cut, however late it comes."""
         while self.mode == "void":
             for group in list(self._groups):
-                group.give_up()
+                with contextlib.suppress(RuntimeError):  # the training thread makes a call right now
+                    group.give_up()
             time.sleep(_LONG)
 
     def is_cut_for_long(self) -> bool:

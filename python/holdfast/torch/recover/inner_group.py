@@ -76,7 +76,7 @@ def wait_for(make: Callable[[], Any], is_stale: Callable[[], bool]) -> Any:
     while thread.is_alive():
         thread.join(_LOOK)
         if is_stale():
-            raise UnavailableError("a rank was lost while process groups were made")
+            raise UnavailableError("a rank was lost while ranks connected to each other")
     if failed:
         raise failed[0]
     return made[0]

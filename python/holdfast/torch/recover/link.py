@@ -115,7 +115,7 @@ class Link:
                 if self.announced > after and not self.is_joiner:
                     return None
                 if self.is_closed:
-                    raise UnavailableError("the launcher was killed")
+                    self.give_up(UnavailableError("the launcher was killed"))
                 self._news.wait(1.0)
 
     @property
@@ -132,7 +132,7 @@ class Link:
                 if self.announced != generation:
                     return False
                 if self.is_closed:
-                    raise UnavailableError("the launcher was killed during a change")
+                    self.give_up(UnavailableError("the launcher was killed during a change"))
                 self._news.wait(1.0)
         return True
 
@@ -198,7 +198,8 @@ class Link:
         with self._news:
             while True:
                 generation = self._newest_loss
-                if self._decided is not None and self._decided["generation"] == generation:
+                if self._decided is not None and self._decided["generation"] == generation \
+                        and not self.is_current:  # else that is done, and another rank is lost
                     return self._decided
                 if self.is_closed:
                     break
@@ -231,8 +232,8 @@ class Link:
 
     def give_up(self, error: Exception) -> NoReturn:
         """Ends this process, because there is no launcher that could have another one take part."""
-        _log.error("rank %d ends without a save: %s; expected the job to be started again", self.rank,
-                   error)
+        name = f"rank {self.rank}" if self.rank >= 0 else f"worker {self.slot}"
+        _log.error("%s ends without a save: %s; expected the job to be started again", name, error)
         raise SystemExit(FAILED)
 
     def hears_of_newer(self, generation: int, patience: float = _PATIENCE) -> bool:

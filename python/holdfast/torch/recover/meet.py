@@ -11,7 +11,7 @@ import torch.distributed as dist
 from holdfast._native import TcpTransport
 from holdfast.errors import UnavailableError
 from holdfast.launch.environment import own_address_to
-from holdfast.torch.recover.inner_group import shared
+from holdfast.torch.recover.inner_group import shared, wait_for
 from holdfast.torch.recover.link import Link
 
 _CONNECT = 20.0  # seconds
@@ -51,7 +51,8 @@ def _meet(link: Link, what: str, generation: int, number: int, of: int, *,
         if link.is_stale(generation):
             raise UnavailableError("a rank was lost while ranks met again")
         time.sleep(_LOOK)
-    transport.connect([store.get(key).decode() for key in keys], _CONNECT)
+    addresses = [store.get(key).decode() for key in keys]
+    wait_for(lambda: transport.connect(addresses, _CONNECT), lambda: link.is_stale(generation))
     return transport
 
 

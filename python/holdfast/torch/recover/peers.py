@@ -149,7 +149,7 @@ def receive(transport: _native.TcpTransport, state: TrainingState, buckets: Buck
     twin = twin_of(state, told)
     _check_gradients(values, twin["trail"]["gradients"])
     drops = _drops_gradients(values, told, kept)
-    inexact = _find_inexact(told, kept, drops)
+    inexact = [*values.get("inexact", []), *_find_inexact(told, kept, drops)]
     unknown = twin["trail"]["unknown"]
     unknown += [name for name in values["unknown"] if name not in unknown]
     inexact += [f"{name}: was not given as data=, so that a replacement may read other samples"
@@ -178,8 +178,10 @@ def receive(transport: _native.TcpTransport, state: TrainingState, buckets: Buck
             state.load_again(found)  # type: ignore[arg-type]
             random_generators.restore(values["generators"], state.generators)
 
-    return Filled(moved, twin["trail"], calls, pack_record({**values, "things": things}, flat),
-                  inexact, found.rank_objects[rank], arrive)
+    # The next process in this place, if this one dies in its first step, has no other record.
+    record = {**values, "things": things, "options": state.peers.options(), "inexact": inexact}
+    return Filled(moved, twin["trail"], calls, pack_record(record, flat), inexact, found.rank_objects[rank],
+                  arrive)
 
 
 def _newest_record(told: dict[int, Any], rank: int) -> tuple[Any, dict[str, Any], bytes]:

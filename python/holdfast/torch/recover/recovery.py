@@ -187,9 +187,11 @@ class Recovery:
         """Calls the function. False if it failed because a rank was lost."""
         try:
             function()
-        except (Error, TimeoutError):
+        except (Error, TimeoutError) as error:
             if not self._link.hears_of_loss():
                 raise
+            if self._link.is_current and not self._all_at_end:  # the launcher was killed: nobody replaces a rank
+                self._link.give_up(error)
             return False
         return True
 
