@@ -128,8 +128,7 @@ class Bench {
 
   // Samples a second.
   Result<double> read_bare(const std::vector<int64_t>& order) {
-    std::vector<FileRange> ranges;
-    for (const int64_t sample : order) ranges.push_back(HOLDFAST_TRY(corpus_->range_of(sample)));
+    const std::vector<FileRange> ranges = HOLDFAST_TRY(corpus_->ranges_of(order));
     const int file = ::open(file_.c_str(), O_RDONLY | O_CLOEXEC);
     std::atomic<size_t> next = 0;
     std::atomic<bool> is_whole = file >= 0;
@@ -153,10 +152,10 @@ class Bench {
     std::vector<SampleRead> reads;
     const Instant start = env_->now();
     for (size_t first = 0; first < order.size(); first += into.size()) {
+      const auto batch = std::span(order).subspan(first, std::min(into.size(), order.size() - first));
       reads.clear();
-      for (size_t i = first; i < std::min(first + into.size(), order.size()); ++i) {
-        const FileRange range = HOLDFAST_TRY(corpus_->range_of(order[i]));
-        reads.push_back({range, ByteSpan(into[i - first]).first(static_cast<size_t>(range.size()))});
+      for (const FileRange& range : HOLDFAST_TRY(corpus_->ranges_of(batch))) {
+        reads.push_back({range, ByteSpan(into[reads.size()]).first(static_cast<size_t>(range.size()))});
       }
       HOLDFAST_TRY(corpus_->read(reads));
     }

@@ -8,15 +8,6 @@
 
 namespace holdfast {
 
-struct Corpus::Readers {
-  Readers(Env& env, const std::vector<Path>& paths, const std::vector<FileIndex>& indexes,
-          int count)
-      : files(env, paths, indexes), threads(count) {}
-
-  OpenFiles files;
-  ReadThreads threads;
-};
-
 Result<Dtype> parse_token_dtype(std::string_view word) {
   std::string name(word);
   if (const size_t at = name.find("int"); at != name.npos) name.erase(at + 1, 2);
@@ -31,7 +22,7 @@ Corpus::Corpus(Env& env, std::vector<Path> files, CorpusOptions options)
     : env_(env),
       files_(std::move(files)),
       options_(std::move(options)),
-      readers_(std::make_unique<Readers>(env, files_, indexes_, options_.threads)) {}
+      reader_(std::make_unique<RangeReader>(env, files_, indexes_, options_.threads)) {}
 
 Corpus::~Corpus() = default;
 
@@ -134,7 +125,7 @@ std::string Corpus::make_fingerprint() const {
   return xxh3_128(bytes_of(text)).hex();
 }
 
-Result<SampleRange> Corpus::range_in(size_t file, int64_t sample) const {
+SampleRange Corpus::range_in(size_t file, int64_t sample) const {
   const FileIndex& index = indexes_[file];
   if (options_.context > 0) {
     return SampleRange{sample * window_bytes(), (sample + 1) * window_bytes()};
@@ -154,13 +145,17 @@ Result<SampleRange> Corpus::range_in(size_t file, int64_t sample) const {
   return SampleRange{word & kStart, (next & kStart) - (word >> kStartBits)};
 }
 
+size_t Corpus::file_of(int64_t sample) const {
+  const auto after = std::ranges::upper_bound(firsts_, sample);
+  return static_cast<size_t>(after - firsts_.begin()) - 1;
+}
+
 Result<FileRange> Corpus::range_of(int64_t sample) const {
   if (sample < 0 || sample >= samples()) {
     return invalid("sample: {}; expected 0 or more, below {}", sample, samples());
   }
-  const auto after = std::ranges::upper_bound(firsts_, sample);
-  const auto file = static_cast<size_t>(after - firsts_.begin()) - 1;
-  const SampleRange range = HOLDFAST_TRY(range_in(file, sample - firsts_[file]));
+  const size_t file = file_of(sample);
+  const SampleRange range = range_in(file, sample - firsts_[file]);
   const bool is_record = kind() == CorpusKind::kRecords;
   const int64_t first = is_record ? kRecordHead : 0, last = is_record ? kRecordTail : 0;
   const bool is_good = range.begin >= first && range.begin <= range.end &&
@@ -172,12 +167,32 @@ Result<FileRange> Corpus::range_of(int64_t sample) const {
                  range.end, files_[file].native());
 }
 
-Result<FileRange> Corpus::stored_range_of(int64_t sample) const {
-  FileRange range = HOLDFAST_TRY(range_of(sample));
-  if (kind() != CorpusKind::kRecords) return range;
-  range.begin -= kRecordHead;
-  range.end += kRecordTail;
-  return range;
+Result<std::vector<FileRange>> Corpus::ranges_of(std::span<const int64_t> samples) const {
+  // So many words of a table are fetched at once.
+  constexpr size_t kAhead = 16;
+  const int64_t words = kind() == CorpusKind::kTar ? 2 : 1;
+  std::vector<FileRange> ranges;
+  ranges.reserve(samples.size());
+  for (size_t i = 0; i < samples.size(); ++i) {
+    const int64_t ahead = samples[std::min(i + kAhead, samples.size() - 1)];
+    if (options_.context == 0 && ahead >= 0 && ahead < this->samples()) {
+      const size_t file = file_of(ahead);
+      indexes_[file].prefetch((ahead - firsts_[file]) * words);
+    }
+    ranges.push_back(HOLDFAST_TRY(range_of(samples[i])));
+  }
+  return ranges;
+}
+
+Result<std::vector<FileRange>> Corpus::stored_ranges_of(
+    std::span<const int64_t> samples) const {
+  std::vector<FileRange> ranges = HOLDFAST_TRY(ranges_of(samples));
+  if (kind() != CorpusKind::kRecords) return ranges;
+  for (FileRange& range : ranges) {
+    range.begin -= kRecordHead;
+    range.end += kRecordTail;
+  }
+  return ranges;
 }
 
 std::string_view Corpus::trailer() const {
@@ -189,10 +204,8 @@ std::string_view Corpus::separator() const {
   return kind() == CorpusKind::kText ? "\n" : "";
 }
 
-int64_t Corpus::fixed_size() const { return window_bytes(); }
-
 Result<void> Corpus::read(std::span<SampleRead> reads) const {
-  return read_ranges(readers_->files, readers_->threads, reads);
+  return reader_->read(reads);
 }
 
 Result<Bytes> Corpus::read(int64_t sample) const {

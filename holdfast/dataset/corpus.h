@@ -63,6 +63,8 @@ struct SampleRead {
 using IndexProgress =
     std::function<void(const Path& file, int64_t done, int64_t total)>;
 
+class RangeReader;
+
 class Corpus {
  public:
   // Fails with kInvalid for options that do not fit the files, and as index_file.h and
@@ -87,14 +89,14 @@ class Corpus {
   // Where a sample lies. Fails with kInvalid if there is no such sample, and with kCorrupt
   // if the index is damaged there.
   Result<FileRange> range_of(int64_t sample) const;
-  // The same with what belongs to the sample in its file: the CRCs of a record.
-  Result<FileRange> stored_range_of(int64_t sample) const;
+  // The same of several samples, which takes less time than one after the other.
+  Result<std::vector<FileRange>> ranges_of(std::span<const int64_t> samples) const;
+  // With what belongs to each sample in its file: the CRCs of a record.
+  Result<std::vector<FileRange>> stored_ranges_of(std::span<const int64_t> samples) const;
   // What follows a sample where samples stand one after the other: the end of the line.
   std::string_view separator() const;
   // What follows the last sample: the end of an archive.
   std::string_view trailer() const;
-  // The size of all samples if they have the same, else 0.
-  int64_t fixed_size() const;
 
   // Fills the memory of all reads. Bytes that lie near each other are read at once, and
   // several threads read. A file that was cut since it was opened is kCorrupt.
@@ -103,12 +105,12 @@ class Corpus {
   Result<Bytes> read(int64_t sample) const;
 
  private:
-  struct Readers;
   Corpus(Env& env, std::vector<Path> files, CorpusOptions options);
   Result<void> open_indexes(const IndexProgress& progress);
   Result<void> check_options();
   Result<void> count_samples();
-  Result<SampleRange> range_in(size_t file, int64_t sample) const;
+  size_t file_of(int64_t sample) const;
+  SampleRange range_in(size_t file, int64_t sample) const;
   int64_t window_bytes() const;
   std::string make_fingerprint() const;
 
@@ -118,7 +120,7 @@ class Corpus {
   std::vector<FileIndex> indexes_;
   std::vector<int64_t> firsts_{0};  // the number of the first sample of each file
   std::string fingerprint_;
-  const std::unique_ptr<Readers> readers_;
+  const std::unique_ptr<RangeReader> reader_;
 };
 
 }  // namespace holdfast

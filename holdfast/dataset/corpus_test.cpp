@@ -81,7 +81,6 @@ TEST_F(CorpusTest, WindowsOfTokensLeaveOutWhatIsTooShort) {
   const auto corpus = open("t.bin", {.context = 3, .dtype = Dtype::kU16}).value();
   EXPECT_EQ(samples_of(*corpus),
             (Lines{packed<uint16_t>({1, 2, 3}), packed<uint16_t>({4, 5, 6})}));
-  EXPECT_EQ(corpus->fixed_size(), 6);
   EXPECT_ERROR(open("t.bin", {.context = 8, .dtype = Dtype::kU16}), ErrorCode::kInvalid);
   EXPECT_ERROR(open("t.bin", {.dtype = Dtype::kU16}), ErrorCode::kInvalid);
   EXPECT_ERROR(open("t.bin", {.context = 3}), ErrorCode::kUnsupported);

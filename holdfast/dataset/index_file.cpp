@@ -223,24 +223,13 @@ Result<FileIndex> FileIndex::open(Env& env, const Path& file, const Path& path,
   return FileIndex(path, std::move(map), header);
 }
 
-int64_t FileIndex::word(int64_t word) const {
-  HOLDFAST_CHECK(word >= 0 && word < header_.words, "{}: word {} of {}", path_.native(),
-                 word, header_.words);
-  const auto at = static_cast<size_t>(kNpyBytes) +
-                  (kHeaderWords + static_cast<size_t>(word)) * sizeof(int64_t);
-  return static_cast<int64_t>(
-      load_little_endian<uint64_t>(ByteView(map_.memory()).subspan(at)));
-}
-
 int64_t FileIndex::samples() const {
   if (header_.kind == CorpusKind::kTar) return header_.words / 2;
   return std::max<int64_t>(header_.words - 1, 0);
 }
 
 Result<void> FileIndex::check_table() const {
-  const ByteView table = ByteView(map_.memory()).subspan(static_cast<size_t>(kNpyBytes) +
-                                                         kHeaderWords * sizeof(int64_t));
-  const Digest128 seen = xxh3_128(table);
+  const Digest128 seen = xxh3_128(table());
   if (seen == header_.words_digest) return {};
   return corrupt("{}: the table has the digest {}; expected {}", path_.native(), seen.hex(),
                  header_.words_digest.hex());

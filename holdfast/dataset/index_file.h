@@ -53,7 +53,16 @@ class FileIndex {
   // How many samples the table has; 0 if there is no table.
   int64_t samples() const;
   // 0 <= word < header().words.
-  int64_t word(int64_t word) const;
+  int64_t word(int64_t word) const {
+    HOLDFAST_CHECK(word >= 0 && word < header_.words, "word {} of {}", word, header_.words);
+    const auto at = static_cast<size_t>(word) * sizeof(int64_t);
+    return static_cast<int64_t>(load_little_endian<uint64_t>(table().subspan(at)));
+  }
+  // Has the processor fetch a word that will be asked for soon: a table is larger than its
+  // caches. Any number may be given.
+  void prefetch(int64_t word) const {
+    __builtin_prefetch(table().data() + static_cast<size_t>(word) * sizeof(int64_t));
+  }
   // The size of the index's file.
   int64_t bytes() const { return std::ssize(map_.memory()); }
   const Path& path() const { return path_; }
@@ -63,6 +72,9 @@ class FileIndex {
  private:
   FileIndex(Path path, MappedFile map, IndexHeader header)
       : path_(std::move(path)), map_(std::move(map)), header_(header) {}
+  ByteView table() const {
+    return map_.memory().last(static_cast<size_t>(header_.words) * sizeof(int64_t));
+  }
 
   Path path_;
   MappedFile map_;

@@ -13,7 +13,7 @@ constexpr std::string_view kList = "list.txt";
 // A part has so many batches, or fewer so that it has not more samples than kMostSamples.
 constexpr int64_t kBatches = 1024;
 constexpr int64_t kMostSamples = int64_t{1} << 20;
-constexpr size_t kKept = 16;  // parts in memory
+constexpr size_t kKept = 8;  // parts in memory
 // Positions are far from 2^63, so that sums of a few need no checks.
 constexpr int64_t kLastCursor = int64_t{1} << 60;
 

@@ -1,7 +1,7 @@
 // Samples of a corpus as one file, one after the other.
 #pragma once
 
-#include <algorithm>
+#include <vector>
 
 #include "holdfast/dataset/mount_tree.h"
 
@@ -9,30 +9,30 @@ namespace holdfast {
 
 class PartFile : public MountedFile {
  public:
-  // Adds up the sizes of the samples. The corpus must outlive the file.
+  // Looks up all samples, so that a read needs no index. The corpus must outlive the file.
   static Result<std::shared_ptr<const MountedFile>> create(const Corpus& corpus,
-                                                           std::vector<int64_t> samples);
+                                                           std::span<const int64_t> samples);
 
-  int64_t size() const override;
+  int64_t size() const override { return pieces_.back().begin + std::ssize(corpus_.trailer()); }
   Result<size_t> read(int64_t offset, ByteSpan into) const override;
   bool is_scattered() const override { return is_scattered_; }
 
  private:
-  PartFile(const Corpus& corpus, std::vector<int64_t> samples)
-      : corpus_(corpus),
-        samples_(std::move(samples)),
-        is_scattered_(!std::ranges::is_sorted(samples_)) {}
+  // Samples that follow each other in the corpus's file, too, with what separates them: that
+  // is the same byte. Byte `begin` of the part is byte `from` of the file. The part has one
+  // separator more, which belongs to the piece.
+  struct Piece {
+    int64_t begin = 0;
+    int64_t from = 0;
+    size_t file = 0;
+  };
 
-  // Where the sample with this number in the part begins; for the number behind the last
-  // one, where the part ends.
-  int64_t begin_of(size_t number) const;
-  // The number of the sample that this byte is in.
-  size_t sample_at(int64_t offset) const;
+  PartFile(const Corpus& corpus, bool is_scattered)
+      : corpus_(corpus), is_scattered_(is_scattered) {}
 
   const Corpus& corpus_;
-  const std::vector<int64_t> samples_;
   const bool is_scattered_;
-  std::vector<int64_t> begins_;  // empty if all samples have the same size
+  std::vector<Piece> pieces_;  // then one without bytes, which begins where the samples end
 };
 
 }  // namespace holdfast

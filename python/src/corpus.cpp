@@ -48,9 +48,9 @@ Corpus* open_corpus(const std::vector<std::string>& patterns,
 // A bytes object for each sample. The samples are read into their memory.
 nb::list read_samples(const Corpus& self, const std::vector<int64_t>& samples) {
   std::vector<SampleRead> reads;
+  reads.reserve(samples.size());
   nb::list found;
-  for (const int64_t sample : samples) {
-    const FileRange range = unwrap(self.range_of(sample));
+  for (const FileRange& range : unwrap(self.ranges_of(samples))) {
     PyObject* const bytes = PyBytes_FromStringAndSize(nullptr, range.size());
     if (bytes == nullptr) nb::raise_python_error();
     found.append(nb::steal(bytes));
