@@ -117,6 +117,7 @@ Result<void> Gate::meet(int64_t update, ByteView record, bool refreshed,
   const int size = transport_.size(), rank = transport_.rank();
   Header header = header_for(update);
   const Bytes word = encode(header, {});
+  early_.clear();
   if (size > 1) {
     header.serial = ++sent_;
     header.refreshed = refreshed;
@@ -138,13 +139,16 @@ Result<void> Gate::meet(int64_t update, ByteView record, bool refreshed,
 }
 
 Result<void> Gate::send(int to, Tag tag, ByteView message, Instant deadline) {
-  while (true) {
+  for (Duration wait{};; wait = kSlice) {
     HOLDFAST_TRY(check_open());
     Result<void> sent =
-        transport_.send(to, tag, message, std::min(deadline, env_.now() + kSlice));
+        transport_.send(to, tag, message, std::min(deadline, env_.now() + wait));
     const bool again = !sent.ok() && sent.error().code() == ErrorCode::kTimeout &&
                        env_.now() < deadline;
     if (!again) return sent;
+    // Two long records are more than the transport keeps for a rank, and the other
+    // ranks are in this loop, too: one of them has to receive.
+    for (const Header& header : take_records(Instant::min())) early_.push_back(header);
   }
 }
 
@@ -162,10 +166,16 @@ Result<std::optional<Gate::Kept>> Gate::receive(int from, Tag tag, Instant deadl
 // turn looks at the kept ones first.
 Result<void> Gate::await_record(int64_t update, Instant deadline) {
   while (!has_record(update)) {
-    std::optional<Kept> record = HOLDFAST_TRY(receive(peer_, kRecordTag, deadline));
-    if (!record.has_value()) continue;
-    const Header header = record->header;
-    keep(*std::move(record));
+    Header header;
+    if (!early_.empty()) {
+      header = early_.front();
+      early_.pop_front();
+    } else {
+      std::optional<Kept> record = HOLDFAST_TRY(receive(peer_, kRecordTag, deadline));
+      if (!record.has_value()) continue;
+      header = record->header;
+      keep(*std::move(record));
+    }
     // A refreshed record of an older update was sent after that update. Any other
     // record is made at a gate, and must be of the same gate.
     if (header.generation < header_for(update).generation || has_record(update) ||
@@ -239,14 +249,21 @@ Result<void> Gate::forward(int64_t update) {
   return {};
 }
 
-std::optional<KeptRecord> Gate::record_of_peer(int64_t update, Instant deadline) {
-  if (transport_.size() == 1) return std::nullopt;
+std::vector<Gate::Header> Gate::take_records(Instant deadline) {
+  std::vector<Header> taken;
   while (true) {
     const Result<Bytes> message = transport_.recv(peer_, kRecordTag, deadline);
-    if (!message.ok()) break;
+    if (!message.ok()) return taken;
     Result<Kept> record = decode(*message, peer_);
-    if (record.ok()) keep(*std::move(record));
+    if (!record.ok()) continue;
+    taken.push_back(record->header);
+    keep(*std::move(record));
   }
+}
+
+std::optional<KeptRecord> Gate::record_of_peer(int64_t update, Instant deadline) {
+  if (transport_.size() == 1) return std::nullopt;
+  static_cast<void>(take_records(deadline));
   MutexLock lock(mutex_);
   const auto found = kept_.find(update);
   if (found == kept_.end()) return std::nullopt;

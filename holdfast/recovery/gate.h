@@ -27,6 +27,7 @@
 // from any thread at any time, all others from the training thread.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <optional>
 #include <vector>
@@ -120,6 +121,9 @@ class Gate {
   Result<std::optional<Kept>> receive(int from, Tag tag, Instant deadline);
   Result<void> await_record(int64_t update, Instant deadline);
   Result<void> await_word(int from, int64_t update, Instant deadline);
+  // Keeps the records that the peer has sent, and those that it sends until the
+  // deadline. Returns their headers.
+  std::vector<Header> take_records(Instant deadline);
   bool has_record(int64_t update) const;
   void keep(Kept record);
   Result<void> check_open() const;
@@ -133,6 +137,8 @@ class Gate {
   int64_t sent_ = 0;     // records that this rank has sent
   bool used_ = false;    // begin() or pass() was called
   bool failed_ = false;  // begin() or pass() has failed in this generation
+  // Of records that came while this rank could not send, and are not looked at yet.
+  std::deque<Header> early_{};
 
   mutable Mutex mutex_;
   int64_t generation_ HOLDFAST_GUARDED_BY(mutex_) = 0;

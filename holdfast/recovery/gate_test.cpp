@@ -173,6 +173,25 @@ TEST_F(GateTest, PassesOverTcp) {
   });
 }
 
+// Two records are more than the transport keeps for a rank: that of the last update,
+// sent again after it, and that of this gate.
+TEST_F(GateTest, RanksThatAllSendLongRecordsReceiveMeanwhile) {
+  constexpr int64_t kQueueBytes = 3000;
+  const auto env = make_posix_env();
+  for (const int size : {2, 3, 5}) {
+    LocalNetwork network(*env, size, 1024, kQueueBytes);
+    on_ranks(size, [&](int rank) {
+      Gate gate(*env, network.endpoint(rank));
+      for (int64_t update = 1; update <= 20; ++update) {
+        const Bytes state(2000, static_cast<std::byte>(update));
+        ASSERT_OK(gate.pass(update, state, env->now() + 60s));
+        EXPECT_EQ(gate.record_of_peer(update)->bytes, state);
+        static_cast<void>(gate.refresh(update, state));  // dropped if there is no room
+      }
+    });
+  }
+}
+
 // All ranks go on after the fault, with the same state.
 void expect_recovery(GateRanks& ranks, int size, int64_t until) {
   ASSERT_TRUE(ranks.recover());

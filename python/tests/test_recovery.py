@@ -1,5 +1,6 @@
-"""The bindings of the gate and of the decision after a rank was lost; no torch."""
+"""The bindings of the gate, its buddies, and the decision after a rank was lost."""
 
+import contextlib
 import os
 import threading
 import time
@@ -8,6 +9,7 @@ import pytest
 
 from holdfast import _native
 from holdfast.errors import UnavailableError
+from holdfast.torch.recover.buddies import BuddyGate
 
 
 def connected(size):
@@ -75,6 +77,22 @@ def test_a_wait_without_a_timeout_ends_if_the_other_rank_or_the_transport_is_gon
     waiting.join(20)
     ((error,),) = said
     assert isinstance(error, UnavailableError) and why in str(error)
+
+
+def test_records_longer_than_half_of_what_a_connection_keeps_go_to_both_buddies():
+    ranks = connected(3)
+    gates = [BuddyGate(rank, hosts=[0, 1, 2]) for rank in ranks]
+
+    def train(gate):
+        for update in range(1, 5):
+            gate.pass_gate(update, bytes([update, gate.rank]) * (5 << 20))
+            with contextlib.suppress(TimeoutError):
+                gate.refresh(update, bytes([update, gate.rank]) * (5 << 20))
+
+    assert on_all(gates, train) == [None] * 3
+    for gate in gates:
+        kept = {one.peer: one.record[:2] for one in gate.records()}
+        assert kept == {peer: bytes([4, peer]) for peer in range(3) if peer != gate.rank}
 
 
 def test_interrupt_ends_a_gate_that_waits():

@@ -99,7 +99,8 @@ class BuildScriptTest(ScriptsTest):
     def run_in_environment(self, *command: str) -> str:
         program, *arguments = command
         return subprocess.run([self.root / ".venv/bin" / program, *arguments], check=True,
-                              capture_output=True, text=True, cwd=self.root).stdout
+                              capture_output=True, text=True, cwd=self.root,
+                              env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"}).stdout
 
     def test_the_environment_runs_what_was_built(self):
         done = self.run_script("build.sh", "check")

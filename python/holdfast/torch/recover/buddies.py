@@ -16,6 +16,7 @@ from holdfast.errors import Error
 from holdfast.torch.recover.call_log import Key
 
 TAG = 0x4824  # of records for second buddies; the tags of other messages are in wire_tags.h
+_LONG = 4 << 20  # bytes; the transport keeps 16 MiB for a rank
 HEAD = struct.Struct("<qqq?")  # generation, update, serial number, whether it is of the end of a step
 
 
@@ -107,8 +108,14 @@ class BuddyGate:
         return log.pass_on(self._transport, self._gate.buddy, self._gate.peer, key, text, parts)
 
     def refresh(self, update: int, record: bytes) -> None:
-        """Sends the record again after the update. Does not wait."""
+        """Sends the record again after the update. Does not wait.
+
+        A long one does not go to the second buddy, who receives nothing before its next gate: the record of
+        that gate would have to wait for a rank that waits in the gate itself.
+        """
         self._gate.refresh(update, record)
+        if len(record) > _LONG:
+            return
         self._send(self._gate.generation, update, record, is_at_end=True, timeout=0.0)
 
     def hear_last_words(self, seconds: float) -> None:
@@ -140,9 +147,8 @@ class BuddyGate:
 
         Otherwise records would pile up in the transport.
         """
-        while self._second is not None and self._awaited is not None:
-            if self._take(self._transport.recv(self._peer, TAG)) == self._awaited:
-                break
+        while self._second is not None and self._awaited is not None and self._awaited not in self._kept:
+            self._take(self._transport.recv(self._peer, TAG))
 
     def _take_all(self, seconds: float) -> None:
         """Takes in what has come, and what comes until the peer is known to be gone."""
@@ -153,8 +159,8 @@ class BuddyGate:
         except (Error, TimeoutError):
             pass
 
-    def _take(self, message: bytes) -> int:
-        """Keeps a record. Returns its update."""
+    def _take(self, message: bytes) -> None:
+        """Keeps a record."""
         generation, update, serial, is_at_end = HEAD.unpack_from(message)
         with self._lock:
             # Two threads may take records out of the transport, and come here in the other order.
@@ -162,4 +168,3 @@ class BuddyGate:
                 self._kept[update] = (generation, serial), is_at_end, message[HEAD.size:]
             for old in [one for one in self._kept if one < update - 1]:
                 del self._kept[old]
-        return update
