@@ -13,6 +13,8 @@
     redeploy  a state moves from 4 ranks to 4 others by messages, and through one store (Fig. 10)
     idle      what holdfast.Elastic adds to a step while nothing changes (Fig. 13)
     allocate  the worker-seconds of a job that shrinks as `holdfast simulate --allocate` says
+    policies  what the same kills cost such a job under each policy, in worker-seconds, beside a simulation of
+              each run (COCI's second scenario; resize_failures.py)
 
 The training (bench/resize_training.py) is small and paced: each step sleeps, as if devices computed. With
 --json, a part that was stopped is continued: the rounds that the file has are not measured again, unless
@@ -25,6 +27,7 @@ import signal
 import sys
 from pathlib import Path
 
+import resize_failures
 import resize_parts
 from measuring.figures_file import Figures
 from measuring.options import parser
@@ -32,8 +35,8 @@ from measuring.results import Bars, progress
 from resize_page import judge, write_pages
 
 RESULTS = Path(__file__).resolve().parent / "results/resize.json"
-# How often each part is measured, which takes 12 minutes in all. In a round, the ways of a part take turns.
-ROUNDS = {"still": 3, "lost": 2, "turns": 1, "redeploy": 1, "idle": 1, "allocate": 1}
+# How often each part is measured, which takes 20 minutes in all. In a round, the ways of a part take turns.
+ROUNDS = {"still": 3, "lost": 2, "turns": 1, "redeploy": 1, "idle": 1, "allocate": 1, "policies": 1}
 
 
 def parse() -> argparse.Namespace:
@@ -55,7 +58,8 @@ def measure(given: argparse.Namespace) -> dict:
     for part in given.parts:
         rows = [] if given.anew else figures.of_this_machine(part)
         for number in range(len(rows), given.rounds or ROUNDS[part]):
-            rows = [*rows, getattr(resize_parts, part)(number)]
+            of_part = getattr(resize_failures if part == "policies" else resize_parts, part)
+            rows = [*rows, of_part(number)]
             progress(f"{part}, round {number + 1}: {json.dumps(rows[-1])}")
             figures.keep(part, rows)
     return figures.seen

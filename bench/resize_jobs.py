@@ -115,6 +115,27 @@ class Training:
                 sys.exit(f"resize_bench: the training does not go on: {self.said()}")
             time.sleep(0.05)
 
+    def begin_again(self, parallel: str) -> float:
+        """Starts it, and waits for its first step. Returns when that has ended."""
+        known = len(self.lines())
+        self.start(parallel)
+        until = time.monotonic() + PATIENCE
+        while len(lines := self.lines()) == known:
+            if time.monotonic() > until or self._process.poll() is not None:
+                sys.exit(f"resize_bench: the training does not go on: {self.said()}")
+            time.sleep(0.02)
+        return lines[known].at
+
+    def ends_before(self, moment: float) -> bool:
+        """Waits for its end until that moment. True if it has come to its end."""
+        try:
+            code = self._process.wait(max(0.0, moment - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            return False
+        if code:
+            sys.exit(f"resize_bench: the training has ended with exit code {code}: {self.said()}")
+        return True
+
     def said(self) -> str:
         return (self.folder / "log").read_text(errors="replace")[-2000:]
 

@@ -163,7 +163,7 @@ def idle(number: int) -> dict[str, Any]:
 
 def allocate(number: int) -> dict[str, Any]:
     """A job of dp=4 that shrinks when the simulator says so, and the worker-seconds of both."""
-    phases, length = simulated_phases()
+    phases, length = simulated_phases(PHASE)
     with training("holdfast") as job:
         job.start(f"dp={phases[0][1]}")
         job.wait_for(0)
@@ -185,10 +185,10 @@ def allocate(number: int) -> dict[str, Any]:
             "simulated": sum(workers * (end - at) for (at, workers), end in zip(phases, ends, strict=True))}
 
 
-def simulated_phases() -> tuple[list[tuple[float, int]], float]:
+def simulated_phases(phase: float) -> tuple[list[tuple[float, int]], float]:
     """When the job has how many workers, by `holdfast simulate`, and how long it lives. Beside it is another
     job, whose loss falls less and for longer, so that it gets more and more of the five workers."""
-    asked = ["simulate", "--length", f"{3 * PHASE}s", "--reallocate", f"{PHASE}s", "--allocate", "5", "--stall", "10ms",
-             "--mtbf", "10000d", "--runs", "1", "--curve", f"exp:1,{PHASE * 4 / 3}s", f"exp:0.2,{PHASE * 4}s", "--json"]
+    asked = ["simulate", "--length", f"{3 * phase}s", "--reallocate", f"{phase}s", "--allocate", "5", "--stall", "10ms",
+             "--mtbf", "10000d", "--runs", "1", "--curve", f"exp:1,{phase * 4 / 3}s", f"exp:0.2,{phase * 4}s", "--json"]
     job = json.loads(subprocess.run([PROGRAM, *asked], capture_output=True, check=True).stdout)["job"]
     return [(one["start"], int(one["count"])) for one in job["workers"]], job["length"]

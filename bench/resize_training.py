@@ -37,7 +37,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "examples"))
 from train_gpt import GPT, TEXT, Windows, backward, cut, pipeline  # noqa: E402
 
-SIZES = argparse.Namespace(width=128, head=16, layers=4, dropout=0.0, context=16, batch=24, device="cpu")
+SIZES = argparse.Namespace(width=128, head=16, layers=4, dropout=0.0, context=16, batch=24, device="cpu",
+                           ballast=0)
 FLAT = StateDictOptions(flatten_optimizer_state_dict=True)  # names of parameters, whatever the stages are
 
 
@@ -48,14 +49,26 @@ def parse() -> argparse.Namespace:
     made.add_argument("--steps", type=int, default=1_000_000)
     made.add_argument("--pace", type=float, default=0.2)
     made.add_argument("--every", default="never", help="how often to save")
+    made.add_argument("--mtbf", type=float, help="seconds between failures of the job, if known")
+    made.add_argument("--save-at", type=pairs, default={}, help="steps to save: 10,25")
+    made.add_argument("--shrink", type=pairs, default={}, help="behind which step to ask for which size: 75:2,112:1")
+    made.add_argument("--ballast", type=int, default=0, help="bytes of the state beside the model")
     made.add_argument("--handover", action="store_true", help="the state stays in memory when it is stopped")
     made.add_argument("--dcp", action="store_true")
     return made.parse_args()
 
 
+def pairs(text: str) -> dict[int, str]:
+    """`75:2,112:1` as numbers with texts."""
+    return {int(one.partition(":")[0]): one.partition(":")[2] for one in text.split(",") if one}
+
+
 def build(mesh):
     """The model for a mesh with the axes pp, dp and tp."""
-    model = cut(GPT(SIZES), mesh)
+    made = GPT(SIZES)
+    if SIZES.ballast:
+        made.ballast = torch.nn.Parameter(torch.zeros(SIZES.ballast // 4), requires_grad=False)
+    model = cut(made, mesh)
     return {"model": model, "schedule": pipeline(model, mesh, SIZES) if mesh.shape[0] > 1 else None}
 
 
@@ -91,8 +104,8 @@ def with_holdfast(given: argparse.Namespace) -> None:
                            sizes={3: "dp=3", 2: "dp=2", 1: "dp=1"})
     optimizer = optimizer_for(job.model)
     loader = holdfast.data.loader(Windows(TEXT.read_bytes(), SIZES.context), SIZES.batch, last="join", elastic=job)
-    ck = holdfast.Checkpointer(given.folder / "run", model=job, optimizer=optimizer, data=loader,
-                               every=given.every, handover=given.handover)
+    ck = holdfast.Checkpointer(given.folder / "run", model=job, optimizer=optimizer, data=loader, every=given.every,
+                               handover=given.handover, schedule=holdfast.Schedule(mtbf=given.mtbf))
 
     def step_of(x, y):
         return train(job.model, job.schedule, optimizer, job.mesh, given.pace, x, y)
@@ -102,6 +115,10 @@ def with_holdfast(given: argparse.Namespace) -> None:
         loss = ck.run(step_of, *batch)
         lines.write(step, job.mesh)
         ck.step(step, loss=loss)
+        if step in given.save_at:
+            ck.save(step, loss=loss)
+        if step in given.shrink and dist.get_rank() == 0:
+            job.resize(f"dp={given.shrink[step]}")
     ck.close()
 
 
@@ -143,4 +160,5 @@ if __name__ == "__main__":
     torch.set_num_threads(1)  # many processes share few cores
     torch.manual_seed(0)
     options = parse()
+    SIZES.ballast = options.ballast
     (with_dcp if options.dcp else with_holdfast)(options)
