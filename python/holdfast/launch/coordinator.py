@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from holdfast.launch.changes import Attempt, Changes
-from holdfast.launch.decisions import decide
+from holdfast.launch.decisions import decide, outcome_of
 from holdfast.launch.ending import CONTINUES_LATER, GAVE_UP, Ending
 from holdfast.launch.hosts import Host, Hosts
 from holdfast.launch.losses import Loss, Losses
@@ -386,20 +386,15 @@ class Coordinator:
         if message["generation"] != self._ranks.generation or self._recovery is None:
             return
         rank.status = message
-        whole = [other for other in self._ranks.living() if other.is_whole]
-        if any(other.status is None for other in whole):
+        if (statuses := self._ranks.statuses()) is None:
             return
         self._recovery.reach("agreed")
-        decision = decide({other.number: other.status for other in whole}, self._target)
+        decision = decide(statuses, self._target)
         if decision.refused:
             return self._restart(decision.refused, time.monotonic(), self._recovery.step)
         self._target = decision.target
-        self._recovery.outcome = next((course for course in ("undo", "forward", "back")
-                                       if course in decision.courses.values()), "go on")
-        self._ranks.decided = {"generation": self._ranks.generation, "target": self._target,
-                               "courses": decision.courses}
-        for other in self._ranks.living():
-            other.tell(say="decided", **self._ranks.decided)
+        self._recovery.outcome = outcome_of(decision.courses)
+        self._ranks.tell_decision(decision.target, decision.courses)
 
     def _said_met(self, rank: Rank, message: dict[str, Any]) -> None:
         if self._recovery is not None and message["generation"] == self._ranks.generation:

@@ -27,6 +27,11 @@ def decide(told: Mapping[int, Mapping[str, Any]], floor: int) -> Any:
                           floor)
 
 
+def outcome_of(courses: Mapping[int, str]) -> str:
+    """What a recovery is called in which ranks do that."""
+    return next((course for course in ("undo", "forward", "back") if course in courses.values()), "go on")
+
+
 def _decide_undo(told: Mapping[int, Mapping[str, Any]]) -> Decision:
     known: dict[int, int] = {}  # of lost ranks
     for one in told.values():

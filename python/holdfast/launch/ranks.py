@@ -4,6 +4,7 @@ The number of a rank is that of its worker. At first they are the same; after a 
 configuration (changes.py), `Ranks.all` has the workers in the order of their ranks.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -161,6 +162,18 @@ class Ranks:
         started = self._new(Rank(number, home), host, is_whole=False)
         self.spares = [*(one for one in self.spares if one.number != number), started]
         self._do_start(started, host, job, is_replacement=False)
+
+    def statuses(self) -> dict[int, dict[str, Any]] | None:
+        """Where the living ranks that have their state are in their update; None if one has not said it."""
+        told = {rank.number: rank.status for rank in self.living() if rank.is_whole}
+        known = {number: status for number, status in told.items() if status is not None}
+        return known if len(known) == len(told) else None
+
+    def tell_decision(self, target: int, courses: Mapping[int, str]) -> None:
+        """Tells all what is decided in this generation, also those that start later."""
+        self.decided = {"generation": self.generation, "target": target, "courses": courses}
+        for rank in self.living():
+            rank.tell(say="decided", **self.decided)
 
     def keep_only(self, members: list[int], configuration: str) -> None:
         """The job has only those ranks from now on, in that configuration."""
