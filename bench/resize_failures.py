@@ -90,8 +90,7 @@ class Plan:
 
     def run(self, every: str, kills: list[float], undisturbed: "Run | None" = None) -> "Run":
         """Trains to the end."""
-        mean = sum(workers * steps / workers for workers, steps in self.steps.items()) / sum(
-            steps / workers for workers, steps in self.steps.items())
+        mean = self.total / sum(steps / workers for workers, steps in self.steps.items())
         shrink = ",".join(f"{first - 1}:{workers}" for workers, first in self.firsts.items() if first)
         options = ["--pace", str(PACE), "--ballast", str(BALLAST), "--steps", str(self.total), "--shrink", shrink,
                    "--mtbf", str(MTBF / mean)]

@@ -239,7 +239,7 @@ def judge_policies(rows: list[dict], bars: Bars) -> None:
 
 def policies_text(rows: list[dict]) -> str:
     first = next(iter(rows[0]["ways"]))
-    told = ", ".join(f"{workers} workers from {at:.0f} s on" for at, workers in rows[0]["phases"])
+    told = ", ".join(f"{workers} worker{'' if workers == 1 else 's'} from {at:.0f} s on" for at, workers in rows[0]["phases"])
     kinds = ("kills", "saves", "stalled", "redone", "restarts", "overhead", "simulated", "changes")
     lines = [[every, *(f"{cost_of(rows, every, kind):.1f}" for kind in kinds),
               f"{100 * (cost_of(rows, every, 'overhead') / cost_of(rows, first, 'overhead') - 1):+.0f} %"]

@@ -131,7 +131,7 @@ Result<std::shared_ptr<const Source>> RangeReader::file(size_t number) {
   const MutexLock lock(mutex_);
   if (const auto found = open_.find(number); found != open_.end()) return found->second;
   if (open_.size() >= kMostOpen) {
-    // Which one is closed does not matter much: a shuffle reads all files alike.
+    // Any of them may be closed, because a shuffle reads all files alike.
     open_.erase(std::next(open_.begin(), static_cast<std::ptrdiff_t>(number % kMostOpen)));
   }
   std::shared_ptr<const Source> source =

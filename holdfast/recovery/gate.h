@@ -137,7 +137,8 @@ class Gate {
   int64_t sent_ = 0;     // records that this rank has sent
   bool used_ = false;    // begin() or pass() was called
   bool failed_ = false;  // begin() or pass() has failed in this generation
-  // Of records that came while this rank could not send, and are not looked at yet.
+  // The headers of records that came while this rank could not send. await_record()
+  // looks at them before it waits for more.
   std::deque<Header> early_{};
 
   mutable Mutex mutex_;

@@ -89,10 +89,19 @@ def test_records_longer_than_half_of_what_a_connection_keeps_go_to_both_buddies(
             with contextlib.suppress(TimeoutError):
                 gate.refresh(update, bytes([update, gate.rank]) * (5 << 20))
 
+    def go_on(rank):  # as survivors do, who still have the record of the update from before
+        gate = gates[rank]
+        gate.begin(1, 4, bytes([4, rank]) * (5 << 20))
+        gate.pass_gate(5, bytes([5, rank]) * (5 << 20))
+
     assert on_all(gates, train) == [None] * 3
+    fresh = connected(3)
+    for old, new in zip(ranks, fresh, strict=True):
+        old.replace(new)
+    assert on_all(range(3), go_on) == [None] * 3
     for gate in gates:
         kept = {one.peer: one.record[:2] for one in gate.records()}
-        assert kept == {peer: bytes([4, peer]) for peer in range(3) if peer != gate.rank}
+        assert kept == {peer: bytes([5, peer]) for peer in range(3) if peer != gate.rank}
 
 
 def test_interrupt_ends_a_gate_that_waits():

@@ -164,7 +164,7 @@ class Ranks:
         self._do_start(started, host, job, is_replacement=False)
 
     def statuses(self) -> dict[int, dict[str, Any]] | None:
-        """Where the living ranks that have their state are in their update; None if one has not said it."""
+        """What the ranks that live and have their state say of their update; None until all have said it."""
         told = {rank.number: rank.status for rank in self.living() if rank.is_whole}
         known = {number: status for number, status in told.items() if status is not None}
         return known if len(known) == len(told) else None

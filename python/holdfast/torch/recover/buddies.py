@@ -147,8 +147,9 @@ class BuddyGate:
 
         Otherwise records would pile up in the transport.
         """
-        while self._second is not None and self._awaited is not None and self._awaited not in self._kept:
-            self._take(self._transport.recv(self._peer, TAG))
+        while self._second is not None and self._awaited is not None:
+            if self._take(self._transport.recv(self._peer, TAG)) == self._awaited:
+                break
 
     def _take_all(self, seconds: float) -> None:
         """Takes in what has come, and what comes until the peer is known to be gone."""
@@ -159,8 +160,8 @@ class BuddyGate:
         except (Error, TimeoutError):
             pass
 
-    def _take(self, message: bytes) -> None:
-        """Keeps a record."""
+    def _take(self, message: bytes) -> int:
+        """Keeps a record. Returns its update."""
         generation, update, serial, is_at_end = HEAD.unpack_from(message)
         with self._lock:
             # Two threads may take records out of the transport, and come here in the other order.
@@ -168,3 +169,4 @@ class BuddyGate:
                 self._kept[update] = (generation, serial), is_at_end, message[HEAD.size:]
             for old in [one for one in self._kept if one < update - 1]:
                 del self._kept[old]
+        return update

@@ -151,7 +151,7 @@ class Groups:
         timer.start()
 
     def _give_up(self) -> None:
-        """Also those that a thread was about to begin when the connections were cut, however late it comes."""
+        """Gives up the calls that wait, again and again: a thread may begin one late, on cut connections."""
         while self.mode == "void":
             for group in list(self._groups):
                 with contextlib.suppress(RuntimeError):  # the training thread makes a call right now
