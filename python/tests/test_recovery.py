@@ -91,12 +91,12 @@ def test_records_longer_than_half_of_what_a_connection_keeps_go_to_both_buddies(
 
     def go_on(rank):  # as survivors do, who still have the record of the update from before
         gate = gates[rank]
-        gate.begin(1, 4, bytes([4, rank]) * (5 << 20))
+        gate.begin(1, 4, bytes([4, rank]) * (5 << 20))  # 10 MB; the transport keeps 16 MiB
         gate.pass_gate(5, bytes([5, rank]) * (5 << 20))
 
     assert on_all(gates, train) == [None] * 3
-    fresh = connected(3)
-    for old, new in zip(ranks, fresh, strict=True):
+    assert [len(gate.records()) for gate in gates] == [2] * 3
+    for old, new in zip(ranks, connected(3), strict=True):
         old.replace(new)
     assert on_all(range(3), go_on) == [None] * 3
     for gate in gates:
