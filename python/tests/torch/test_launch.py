@@ -75,6 +75,11 @@ class Launch:
     def pids(self):
         return [int(line) for line in _text(f"{self.run}.pids").split()]
 
+    def orphans_end(self, timeout=60):
+        """Waits for the ranks of a launcher that was killed, and until all is printed that they have said."""
+        until(lambda: not any(map(_lives, self.pids())), timeout, self)
+        until(lambda: not _is_open(self.out), timeout, self)
+
     def children(self):
         """The processes of the launcher that are no ranks."""
         made = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
@@ -115,6 +120,14 @@ def _name(pid):
 def _lives(pid):
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().split(") ")[1][0] not in "ZX"
+    return False
+
+
+def _is_open(path):
+    for one in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):
+            if os.readlink(one) == str(path):
+                return True
     return False
 
 
@@ -246,7 +259,7 @@ def test_a_run_in_use_is_refused_and_a_killed_launcher_leaves_a_checkpoint(tmp_p
         assert ("the program has failed before the first update of all ranks: exit code 1 "
                 "(ConflictError: ") in said and "starts again" not in said
         os.kill(job.process.pid, signal.SIGKILL)
-        until(lambda: not any(map(_lives, job.pids())), 60, job)
+        job.orphans_end()
         last = max(job.losses())
         assert f"stopped after step {last}, which is saved" in job.said()
         assert (tmp_path / "run" / f"step-{last:08}").is_dir()
@@ -311,7 +324,7 @@ def test_ranks_whose_launcher_is_killed_while_a_replacement_starts_save_and_end(
         until(lambda: "rank 1 starts again" in job.said(), 60, job)
         until(lambda: len(job.pids()) == 4, 60, job)
         job.process.kill()
-        until(lambda: not any(map(_lives, job.pids())), 100, job)
+        job.orphans_end(100)
         last = max(job.losses())
         assert last >= 4 and f"stopped after step {last}, which is saved: signal 15" in job.said()
         assert (tmp_path / "run" / f"step-{last:08}").is_dir()
@@ -322,7 +335,7 @@ def test_a_rank_that_is_stuck_ends_although_its_launcher_was_killed(tmp_path):
     with Launch(tmp_path / "run", 1000, ["1:4:kill", "2:4:sleep"], ranks=3, pace=0.02) as job:
         until(lambda: "rank 1 starts again" in job.said(), 60, job)
         job.process.kill()
-        until(lambda: not any(map(_lives, job.pids())), 180, job)
+        job.orphans_end(180)
         assert "[2] rank 2 ends without a save: the launcher was killed, a rank is lost, and the training " \
             "does not come to the end of its step; expected the job to be started again" in job.said()
 
@@ -332,7 +345,7 @@ def test_ranks_end_if_another_one_dies_together_with_the_launcher(tmp_path, even
     """Also if they have heard a decision of the launcher before, which was about another death."""
     with Launch(tmp_path / "run", 12, events, ranks=3) as job:
         job.process.wait(100)
-        until(lambda: not any(map(_lives, job.pids())), 60, job)
+        job.orphans_end()
         assert len(re.findall(r"\[[02]\] rank [02] ends without a save: ", job.said())) == 2, job.said()
         assert "Traceback" not in job.said(), job.said()
 
