@@ -2,7 +2,7 @@
 # Builds Holdfast on this machine, which has a GPU, and runs the programs of this folder, each with
 # its bars: bench/device/all.sh [--out FOLDER] [PART...]
 #
-# Parts, in this order: seal exchange check ordering save resize campaign. Each writes PART.json and PART.log
+# Parts, in this order: seal exchange check ordering save resize logs campaign. Each writes PART.json and PART.log
 # to the folder (default: build/gpu), and a summary comes last. Exits with 1 if a part fails. Two parts run
 # only if they are named: crucial, which flips bit 30 alone in a ResNet-50, and pairs, which takes half an
 # hour and no GPU (pairs.sh).
@@ -14,7 +14,7 @@ cd "$(dirname "$0")/../.."
 out=build/gpu
 if [[ ${1:-} == --out ]]; then out=$2; shift 2; fi
 parts=("$@")
-[[ ${#parts[@]} -gt 0 ]] || parts=(seal exchange check ordering save resize campaign)
+[[ ${#parts[@]} -gt 0 ]] || parts=(seal exchange check ordering save resize logs campaign)
 carried=$PWD/.cache/carried
 built=$PWD/build/device
 mkdir -p "$out" build
@@ -42,9 +42,10 @@ run_part() {
     exchange) "$built/exchange_gpu" "$out/exchange.json" ;;
     check) python3 bench/device/device_check.py "$built/libdevice_probe.so" --gib 2 --ring-gib 1 ;;
     ordering) python3 bench/device/ordering_check.py --cycles 1000000000 ;;
-    save) python3 bench/device/gpu_bench.py --folder "$out" --parts copy --rounds 7 \
+    save) python3 bench/device/gpu_bench.py --folder "$out" --parts copy --rounds 11 \
       --json "$out/save.json" ;;
     resize) python3 bench/device/gpu_resize.py --json "$out/resize.json" ;;
+    logs) python3 bench/device/gpu_logs.py --json "$out/logs.json" ;;
     campaign) python3 bench/device/campaign_gpu.py --holdfast "$built/holdfast/bin/holdfast" \
       --json "$out/campaign.json" ;;
     crucial) python3 bench/device/campaign_gpu.py --holdfast "$built/holdfast/bin/holdfast" \

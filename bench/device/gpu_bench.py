@@ -26,8 +26,9 @@ Bars: a save adds at most 4 ms if the GPU has room for a copy, and 15 ms if not;
 at most 5 and 19 ms. With room, the 99th percentile of the stall is at most 1 ms for 0.2 GB and 5 ms
 for 4.3 GB; without room, the stall is at most 1.1 times a plain copy into pinned memory. durable is
 at most 1.1, load at most 1 / 0.9. A bar is missed only if the whole interval lies above it.
-The rivals are those of bench/measuring/rivals.py that are installed. A part takes 2 to 6 minutes; *rivals*
-and *firsts*, which takes the first saves in new processes, take longer and continue where they stopped:
+The rivals are those of bench/measuring/rivals.py that are installed, each in processes of its own, so that
+the first save of each process is one of a new job. A part takes 2 to 6 minutes; *rivals* and *firsts*, which
+takes first saves in further processes, take longer and continue where they stopped:
 
     gpu_bench.py --parts copy --rounds 11 --json F          begins the file
     gpu_bench.py --parts rivals --rounds 11 --minutes 6 --json F     as often as it takes, on the same machine
@@ -61,12 +62,14 @@ from measuring.disk import BLOCK, Raw, forget  # noqa: E402
 from measuring.machines import this_run  # noqa: E402
 from measuring.options import parser  # noqa: E402
 from measuring.paired import Interval, difference, in_turns, interval, quantile  # noqa: E402
-from measuring.rivals import IN_A_LOOP, Rival, installed, versions  # noqa: E402
+from measuring.rivals import IN_A_LOOP, Rival, versions  # noqa: E402
 
 PARTS = ["copy", "ring", "bare", "load", "rivals", "firsts"]
 PATHS = COPY, RING = "copy inside the GPU", "pinned ring"
 STEPS = 30  # the steps of a block
-FIRSTS = 5  # the number of jobs whose first save is measured
+FIRSTS = 5  # the number of processes whose first save is measured
+SHARE = 6  # the rounds that one process of a rival measures
+LONGEST = 300  # seconds of such a process
 ADDED = {COPY: 4.0, RING: 15.0}  # milliseconds
 WAYS = [(block, threads) for block in (BLOCK // 4, BLOCK) for threads in (8, 16)]  # of raw transfers
 
@@ -101,7 +104,7 @@ class Block:
 class Loop:
     """Blocks of one job, with an engine and without, in turns."""
 
-    def __init__(self, job: Job, engine: Engine, disk: Raw) -> None:
+    def __init__(self, job: Job, engine: Engine, disk: Raw | None = None) -> None:
         self.job, self.engine, self.disk = job, engine, disk
         self.durables: list[float] = []
         self.aheads: list[float] = []
@@ -119,10 +122,12 @@ class Loop:
         self.engine.wait()
         waited = time.perf_counter() - start
         durable = self.engine.durable_s() or block.took_ms / 1e3 + waited
+        self.engine.drop_older()
         time.sleep(0.3)
         self.aheads.append(block.ahead_s)
         self.durables.append(durable - block.ahead_s)
-        self.of_raw.append(self.durables[-1] / self.disk.write())
+        if self.disk is not None:
+            self.of_raw.append(self.durables[-1] / self.disk.write())
         return block.took_ms
 
     def forget_saves(self) -> None:
@@ -133,16 +138,14 @@ class Loop:
         """Adds the saves of earlier calls."""
         self.durables = [*saves.get("durable_s", []), *self.durables]
         self.aheads = [*saves.get("ahead_s", []), *self.aheads]
-        self.of_raw = [*saves.get("of_raw", []), *self.of_raw]
 
     def figures(self, seen: dict[str, list[float]]) -> dict:
         added = {f"{name}_added_ms": difference(values, seen["bare"])
                  for name, values in seen.items() if name != "bare"}
         return added | {"block_ms": statistics.median(seen["bare"]), "rounds_ms": seen,
-                        "saves": {"durable_s": self.durables, "ahead_s": self.aheads, "of_raw": self.of_raw},
+                        "saves": {"durable_s": self.durables, "ahead_s": self.aheads},
                         "ahead_s": statistics.median(self.aheads),
-                        "durable_s": statistics.median(self.durables),
-                        "durable_of_raw": interval(self.of_raw)}
+                        "durable_s": statistics.median(self.durables)}
 
 
 def measure_holdfast(job: Job, folder: Path, disk: Raw, rounds: int, room: bool) -> dict:
@@ -150,13 +153,15 @@ def measure_holdfast(job: Job, folder: Path, disk: Raw, rounds: int, room: bool)
     make = Holdfast if room else without_room
     engine = make(job, folder / "engine")
     loop = Loop(job, engine, disk)
-    loop.save()  # the first save, which is measured separately below
+    first = loop.save()
+    loop.forget_saves()
     ways = {"bare": loop.bare, "idle": loop.idle, "save": loop.save}
     if room:
         plain = CopyAndWrite(job, folder)
         simple = Loop(job, plain, disk)
         ways["plain"] = simple.save
-    figures = loop.figures(in_turns(ways, rounds))
+    seen = in_turns(ways, rounds)
+    figures = loop.figures(seen) | {"durable_of_raw": interval(loop.of_raw)}
     if room:
         figures["plain_durable_of_raw"] = interval(simple.of_raw)
     figures["times_s"] = engine.times()
@@ -165,62 +170,50 @@ def measure_holdfast(job: Job, folder: Path, disk: Raw, rounds: int, room: bool)
     if room:
         del plain, simple
     clean(folder / "engine")
-    figures["first_added_ms"] = interval([first_save(job, folder, disk, make)
-                                          for _ in range(FIRSTS)])
-    return figures
+    return figures | first_saves([first - statistics.median(seen["bare"])])
 
 
-def first_save(job: Job, folder: Path, disk: Raw, make: Callable) -> float:
-    """What the first save of a new job adds to a block, in milliseconds."""
-    engine = make(job, folder / "engine")
-    loop = Loop(job, engine, disk)
-    bare = [loop.bare()]
-    save = loop.save()
-    bare.append(loop.bare())
-    engine.close()
-    del engine, loop
-    clean(folder / "engine")
-    return save - statistics.fmean(bare)
+def first_saves(added: list[float]) -> dict:
+    """The figures of first saves, each in a process of its own, in milliseconds that they add to a block."""
+    return {"firsts_ms": added, "first_added_ms": interval(added)}
 
 
-def measure_rival(job: Job, folder: Path, disk: Raw, rival: Rival, rounds: int, known: dict) -> dict:
-    """Measures so many rounds in all. `known` are figures of earlier calls on the same machine, whose
-    rounds count; each call has a first save of its own."""
+def measure_rival(job: Job, folder: Path, rival: Rival, rounds: int, known: dict) -> dict:
+    """Measures so many rounds. `known` are figures of earlier processes on the same machine, whose rounds
+    count; the first save of this process is measured, too."""
     place = folder / "engine"
     place.mkdir()
     engine = Other(job, place, rival)
-    loop = Loop(job, engine, disk)
-    before = loop.bare()
-    firsts = [*known.get("firsts_ms", []), loop.save() - before]
+    loop = Loop(job, engine)
+    first = loop.save()
     loop.forget_saves()
-    seen = in_turns({"bare": loop.bare, "save": loop.save}, rounds - rounds_of(known), len(firsts))
+    seen = in_turns({"bare": loop.bare, "save": loop.save}, rounds, rounds_of(known))
     engine.close()
-    clean(place)
+    firsts = [*known.get("firsts_ms", []), first - statistics.median(seen["bare"])]
     seen = {name: [*known.get("rounds_ms", {}).get(name, []), *values] for name, values in seen.items()}
     loop.continue_with(known.get("saves", {}))
-    return loop.figures(seen) | {"firsts_ms": firsts, "first_added_ms": interval(firsts)}
+    return loop.figures(seen) | first_saves(firsts)
 
 
 def rounds_of(figures: dict) -> int:
     return len(figures.get("rounds_ms", {}).get("save", []))
 
 
-def measure_rivals(job: Job, folder: Path, disk: Raw, options: argparse.Namespace, figures: dict,
-                   note: Callable[[str, Any], None]) -> None:
+def measure_rivals(options: argparse.Namespace, figures: dict, note: Callable[[str, Any], None]) -> None:
     """Measures the rivals that have too few rounds, the one with the fewest first, until the time is over."""
     begun = time.monotonic()
-    kinds = [kind for kind in IN_A_LOOP if not options.rivals or kind.name in options.rivals]
-    for kind in sorted(kinds, key=lambda kind: rounds_of(figures.get(kind.name, {}))):
-        known = figures.get(kind.name, {})
-        if rounds_of(known) >= options.rounds or time.monotonic() - begun > 60 * options.minutes:
-            continue
-        for rival in installed([kind], lambda each: each()):
-            try:
-                note(rival.name, measure_rival(job, folder, disk, rival, options.rounds, known))
-            except Exception as error:  # noqa: BLE001: a rival may fail in any way
-                print(f"  {rival.name}: left out, {type(error).__name__}: {error}", flush=True)
-                shutil.rmtree(folder / "engine", ignore_errors=True)
-                torch.cuda.empty_cache()
+    names = [kind.name for kind in IN_A_LOOP if not options.rivals or kind.name in options.rivals]
+    while short := [name for name in names if rounds_of(figures.get(name, {})) < options.rounds]:
+        if time.monotonic() - begun > 60 * options.minutes:
+            return
+        name = min(short, key=lambda name: rounds_of(figures.get(name, {})))
+        known = figures.get(name, {})
+        rounds = min(SHARE, options.rounds - rounds_of(known))
+        seen = in_new_process(options, "--rival", name, "--rounds", str(rounds), known=known)
+        if seen is None:
+            names.remove(name)
+        else:
+            note(name, seen)
 
 
 def measure_firsts(options: argparse.Namespace, figures: dict, note: Callable[[str, Any], None]) -> None:
@@ -229,31 +222,51 @@ def measure_firsts(options: argparse.Namespace, figures: dict, note: Callable[[s
     names = [name for name, one in figures.items() if isinstance(one, dict) and "saves" in one]
     for number in range(FIRSTS):
         for name in names:
-            seen = figures[name].get("fresh_ms", [])
+            seen = figures[name].get("firsts_ms", [])
             if len(seen) > number or time.monotonic() - begun > 60 * options.minutes:
                 continue
-            done = subprocess.run([sys.executable, __file__, "--first", name, "--layers", str(options.layers),
-                                   "--folder", str(options.folder)], capture_output=True, text=True)
-            if done.returncode:
-                print(f"  {name}: no first save: {done.stderr[-300:]}", flush=True)
-                continue
-            fresh = [*seen, float(done.stdout.split()[-1])]
-            note(name, figures[name] | {"fresh_ms": fresh, "first_added_ms": interval(fresh)})
+            added = in_new_process(options, "--first", name)
+            if added is not None:
+                note(name, figures[name] | first_saves([*seen, added]))
+
+
+def in_new_process(options: argparse.Namespace, *words: str, known: Any = None) -> Any:
+    """What this script measures in another process; None if that fails, which is said. The process says a lot,
+    and its figures in the last line."""
+    name = words[1]
+    try:
+        done = subprocess.run([sys.executable, __file__, *words, "--layers", str(options.layers), "--folder",
+                               str(options.folder)], input=json.dumps(known), capture_output=True, text=True,
+                              timeout=LONGEST)
+    except subprocess.TimeoutExpired:
+        print(f"  {name}: left out, it took more than {LONGEST} s", flush=True)
+        return None
+    if done.returncode:
+        print(f"  {name}: left out: {done.stderr[-600:]}", flush=True)
+        return None
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def rival_in_this_process(options: argparse.Namespace) -> dict:
+    """The figures of one rival."""
+    (kind,) = (kind for kind in IN_A_LOOP if kind.name == options.rival)
+    with tempfile.TemporaryDirectory(dir=options.folder, prefix="rival-") as name:
+        rival, job = kind(), Job(options.layers)
+        return measure_rival(job, Path(name), rival, options.rounds, json.load(sys.stdin) or {})
 
 
 def first_in_this_process(options: argparse.Namespace) -> float:
     """What the first save of this process adds to a block, in milliseconds."""
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="first-") as name:
         folder, job = Path(name), Job(options.layers)
-        disk, place = Raw(folder, job.bytes, WAYS[-1:]), folder / "engine"
+        place = folder / "engine"
         kinds = {kind.name: kind for kind in IN_A_LOOP}
         if options.first in kinds:
             place.mkdir()
             engine: Engine = Other(job, place, kinds[options.first]())
         else:
             engine = (Holdfast if COPY in options.first else without_room)(job, place)
-        loop = Loop(job, engine, disk)
-        loop.bare()  # a job has made some steps before it saves
+        loop = Loop(job, engine)
         before, save, after = loop.bare(), loop.save(), loop.bare()
         engine.close()
         return save - (before + after) / 2
@@ -365,13 +378,15 @@ def main() -> int:
     made = parser(__doc__, folder=Path("."), json=None, rounds=18)
     made.add_argument("--rivals", nargs="+", help="only these, by their names in the figures")
     made.add_argument("--first", help=argparse.SUPPRESS)
+    made.add_argument("--rival", help=argparse.SUPPRESS)
     made.add_argument("--minutes", type=float, default=math.inf,
                       help="begin no further rival after so many; the same call continues on the same machine")
     made.add_argument("--layers", type=int, default=24)
     made.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS[:-1])
     options = made.parse_args()
-    if options.first:
-        print(first_in_this_process(options))
+    if options.first or options.rival:
+        seen = first_in_this_process(options) if options.first else rival_in_this_process(options)
+        print(json.dumps(seen))
         return 0
     goes_on = set(options.parts) <= {"rivals", "firsts"}
     figures = known_figures(options.json) if goes_on else {}
@@ -419,9 +434,12 @@ def measure(folder: Path, options: argparse.Namespace, figures: dict,
             for path in PATHS:
                 torch.cuda.empty_cache()
                 note(f"bare {size / 1e9:.2f} GB, {path}", bare(size, folder, saves, path == COPY))
+    if "rivals" in parts:
+        note("versions", versions())
+        measure_rivals(options, figures, note)
     if "firsts" in parts:
         measure_firsts(options, figures, note)
-    if set(parts) <= {"bare", "firsts"}:
+    if not {"copy", "ring", "load"} & set(parts):
         return
     torch.cuda.empty_cache()
     job = Job(layers)
@@ -434,9 +452,6 @@ def measure(folder: Path, options: argparse.Namespace, figures: dict,
             note(f"Holdfast, {path}", measure_holdfast(job, folder, disk, rounds, path == COPY))
     if "load" in parts:
         note("load", load(job, folder, disk))
-    if "rivals" in parts:
-        note("versions", versions())
-        measure_rivals(job, folder, disk, options, figures, note)
 
 
 def bars_of(figures: dict) -> results.Bars:

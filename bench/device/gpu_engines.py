@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 import threading
 import time
@@ -34,6 +35,9 @@ class Engine:
 
     def durable_s(self) -> float | None:
         """How many seconds the last save took, if the engine knows; otherwise None."""
+
+    def drop_older(self) -> None:
+        """Removes what saves before the last one have left."""
 
     def close(self) -> None: ...
 
@@ -163,6 +167,11 @@ class Other(Engine):
         self.rival.wait()
         if self.rival.in_background:
             sync(self.path)
+
+    def drop_older(self) -> None:
+        for place in self.folder.iterdir():
+            if self.rival.wants_new_places and place != self.path:
+                shutil.rmtree(place)
 
     def close(self) -> None:
         self.rival.close()

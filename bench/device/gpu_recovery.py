@@ -13,7 +13,6 @@ import os
 import re
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -21,6 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from measuring import results  # noqa: E402: it is in the folder above
+from measuring.launched import launch  # noqa: E402
 from measuring.machines import this_run  # noqa: E402
 from measuring.options import parser  # noqa: E402
 
@@ -92,22 +92,18 @@ def train(run: Path, kill: int) -> None:
     dist.destroy_process_group()
 
 
-def launch(run: Path, kill: int) -> tuple[str, list[str]]:
-    # torch first: on some machines it does not load after another library of C++.
-    first = "import runpy, torch; runpy.run_module('holdfast.launch', run_name='__main__')"
-    done = subprocess.run([sys.executable, "-c", first, "-n", "2", __file__, "--run",
-                           str(run), "--kill", str(kill)], text=True, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, timeout=240, check=False)
+def run_job(run: Path, kill: int) -> tuple[str, list[str]]:
+    _, said = launch("-n", 2, __file__, "--run", run, "--kill", kill)
     ends = [Path(f"{run}.end.{rank}") for rank in range(2)]
-    return done.stdout, [one.read_text() if one.exists() else "" for one in ends]
+    return said, [one.read_text() if one.exists() else "" for one in ends]
 
 
 def main(report: Path | None) -> int:
     with tempfile.TemporaryDirectory() as folder:
-        said, whole = launch(Path(folder) / "whole", -1)
+        said, whole = run_job(Path(folder) / "whole", -1)
         print(said, end="")
         cost = json.loads((Path(folder) / "whole.cost.0").read_text())
-        said, killed = launch(Path(folder) / "killed", 12)
+        said, killed = run_job(Path(folder) / "killed", 12)
         print(said, end="")
     found = re.search(r"goes on after ([\d.]+) s", said)
     same = whole == killed and all(whole)

@@ -10,7 +10,6 @@ most, beside the larger state: once with old and new tensors side by side, once 
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -18,6 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "examples")]
 from measuring import results  # noqa: E402: it is in another folder
+from measuring.launched import launch  # noqa: E402
 from measuring.machines import this_run  # noqa: E402
 from measuring.options import parser  # noqa: E402
 
@@ -85,15 +85,11 @@ def note(run: Path, **seen) -> None:
         print(json.dumps(seen), file=file)
 
 
-def launch(run: Path, in_parts: bool) -> list[dict]:
+def run_job(run: Path, in_parts: bool) -> list[dict]:
     """What each change took."""
-    # torch first: on some machines it does not load after another library of C++.
-    first = "import runpy, torch; runpy.run_module('holdfast.launch', run_name='__main__')"
-    done = subprocess.run([sys.executable, "-c", first, "-n", "1", "--most", "2", __file__, "--run", str(run),
-                           *(["--in-parts"] if in_parts else [])], text=True, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, timeout=240, check=False)  # fmt: skip
-    if done.returncode:
-        raise SystemExit(f"the job ended with {done.returncode}:\n{done.stdout[-4000:]}")
+    code, said = launch("-n", 1, "--most", 2, __file__, "--run", run, *(["--in-parts"] if in_parts else []))
+    if code:
+        raise SystemExit(f"the job ended with {code}:\n{said[-4000:]}")
     lines = [line for path in (run / "events").glob("*.jsonl") for line in path.read_text().splitlines()]
     changes = sorted((one for one in map(json.loads, lines) if one.get("event") == "resized"),
                      key=lambda one: one["step"])
@@ -111,7 +107,7 @@ def main(report: Path | None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         for in_parts in (False, True):
             name = "in parts" if in_parts else "side by side"
-            changes = figures[name] = launch(Path(folder) / name.replace(" ", "-"), in_parts)
+            changes = figures[name] = run_job(Path(folder) / name.replace(" ", "-"), in_parts)
             assert len(changes) == len(CHANGES), changes
             for one in changes:
                 what = f"{one['old']} -> {one['to']}, {name}"

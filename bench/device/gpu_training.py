@@ -48,7 +48,8 @@ class Job:
 
     def __init__(self, layers: int) -> None:
         torch.manual_seed(0)
-        self.model = Gpt(layers).cuda()
+        with torch.device("cuda"):
+            self.model = Gpt(layers)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
         self.tokens = torch.randint(0, 32000, (8, 1024), device="cuda")
         self.last_steps = [torch.cuda.Event() for _ in range(2)]

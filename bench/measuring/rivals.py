@@ -4,7 +4,8 @@ A rival saves a state, which is a map of tensors, into a place, which is a folde
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from importlib import metadata
 from pathlib import Path
@@ -74,10 +75,10 @@ class Safetensors(Rival):
 
     def save(self, state: State, place: Path) -> None:
         place.mkdir(parents=True, exist_ok=True)
-        safetensors.torch.save_file(state, place / f"{self.rank}.safetensors")
+        safetensors.torch.save_file(tensors_in(state), place / f"{self.rank}.safetensors")
 
     def load(self, state: State, place: Path) -> None:
-        fill(state, safetensors.torch.load_file(place / f"{self.rank}.safetensors"))
+        fill(tensors_in(state), safetensors.torch.load_file(place / f"{self.rank}.safetensors"))
 
 
 class Dcp(Rival):
@@ -151,6 +152,7 @@ class DcpProcess(DcpStaged):
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
+        need_group()
         super().__init__(group)
         self.options = {"async_checkpointer_type": AsyncCheckpointerType.PROCESS}
 
@@ -164,6 +166,7 @@ class Nvrx(Rival):
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         from nvidia_resiliency_ext.checkpointing.async_ckpt.torch_ckpt import TorchAsyncCheckpoint
 
+        need_group()
         super().__init__(group)
         self.engine = TorchAsyncCheckpoint()
 
@@ -233,6 +236,24 @@ def versions() -> dict[str, str]:
     for package in PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
             out[package] = metadata.version(package)
+    return out
+
+
+def need_group() -> None:
+    """Makes a process group of this process alone, for libraries that ask for their rank, if there is none."""
+    os.environ.setdefault("MASTER_ADDR", "localhost")  # a process of DCP's own would ask for the name of the host
+    if not dist.is_initialized():
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+
+def tensors_in(state: Mapping[Any, Any], path: str = "") -> State:
+    """The tensors of a state that has maps in maps, such as those of models and optimizers, by their paths."""
+    out: State = {}
+    for name, value in state.items():
+        if isinstance(value, Mapping):
+            out |= tensors_in(value, f"{path}{name}.")
+        elif isinstance(value, torch.Tensor):
+            out[f"{path}{name}"] = value
     return out
 
 

@@ -45,7 +45,7 @@ class RankError(AssertionError):
 
 
 def run_ranks(
-    world: int, fn: Callable[..., Any], *args: Any, timeout: float = 60, backend: str = "gloo"
+    world: int, fn: Callable[..., Any], *args: Any, timeout: float = 150, backend: str = "gloo"
 ) -> list[Any]:
     """Runs fn(rank, world, *args) on every rank of a new process group.
 

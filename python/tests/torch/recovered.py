@@ -43,6 +43,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 import holdfast
 from holdfast.torch.loop.saves import Saves
 from holdfast.torch.recover import crash_points
+from holdfast.torch.recover.buddies import BuddyGate
 from holdfast.torch.recover.messages import Messages
 from holdfast.torch.recover.step_start import StepStart
 from holdfast.torch.recover.updates import key_of
@@ -98,6 +99,8 @@ HOW = {
     "late group": "a process group that is made in the first ck.run()",
     "assigns a buffer": "the step assigns a buffer, which it reads in the next step",
     "table": "a large buffer that the forward pass writes to",
+    "masks": "large buffers that nothing changes, one of which is not saved",
+    "spoils a mask": "survivors write to that one when a rank was lost",
     "saves": "ck.save() before the loop and behind ck.step()",
     "waits for saves": "it waits until they are durable",
     "waits": "behind every fifth step, of which all ranks have a save, it waits until that is durable",
@@ -215,6 +218,8 @@ class Training:
             self.net.register_buffer("last", torch.zeros(WIDTH))
         if "table" in how:
             self.net.register_buffer("table", torch.zeros(1 << 19))
+        for name in ("mask", "unsaved mask") if "masks" in how else ():
+            self.net.register_buffer(name.replace(" ", "_"), torch.randn(1 << 19), persistent=name == "mask")
         self.model = DistributedDataParallel(
             self.net, bucket_cap_mb=0.003, gradient_as_bucket_view="views" in how,
             static_graph="static" in how, find_unused_parameters="unused" in how)
@@ -532,11 +537,15 @@ def main():
     crash_points.on_reach = here
     if how & {"flips a bit", "other entry"}:
         damage_entries()
+    if "masks" in how:
+        note_records()
     if "restores nothing" in how:
         StepStart.restore = lambda self: None
     dist.init_process_group("gloo")
     start_up()
     training = Training()
+    if "spoils a mask" in how:
+        spoil_mask(training.net)
     if "sends the model" in how:
         for one in training.net.state_dict().values():
             dist.broadcast(one, 0)
@@ -600,6 +609,29 @@ def recover():
         os.makedirs(f"{run}.spill", exist_ok=True)
         return holdfast.Recover(log=log, memory=4000 if kind == "stages" else 1, spill=f"{run}.spill")
     return None if log is None else holdfast.Recover(log=log)
+
+
+def note_records():
+    """RUN.records.R has the bytes of each record that passes a gate."""
+    pass_gate = BuddyGate.pass_gate
+
+    def pass_noted(self, update, record):
+        with open(f"{run}.records.{rank}", "a") as sizes:
+            sizes.write(f"{len(record)}\n")
+        pass_gate(self, update, record)
+
+    BuddyGate.pass_gate = pass_noted
+
+
+def spoil_mask(net):
+    """Survivors begin to meet the replacement with another mask than they have told of."""
+    drop = Saves.drop
+
+    def drop_spoilt(self):
+        net.unsaved_mask.data[7] += 1
+        drop(self)
+
+    Saves.drop = drop_spoilt
 
 
 def damage_entries():

@@ -102,7 +102,7 @@ def test_processes_that_are_killed_or_just_end_go_on_with_the_same_bits(tmp_path
     env = os.environ | {"PYTHONPATH": os.pathsep.join(path)}
     for steps, end in ((6, "left"), (13, "killed")):
         done = subprocess.run([sys.executable, __file__, str(run), str(steps), end], env=env,
-                              capture_output=True, text=True, timeout=100, check=False)
+                              capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == (-signal.SIGKILL if end == "killed" else 0), done.stderr
         for step, loss in json.loads(done.stdout).items():
             assert loss == whole(how)[0][int(step)]

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -302,6 +303,19 @@ def test_a_step_gets_its_batch_again_as_it_was(tmp_path, whole):
     ran = Ran("ddp", tmp_path / "run", 12, kills, how)
     ran.check(whole("ddp", 12, how))
     assert "ck.run(Training.step) writes to its batch: a copy is kept from now on" in ran.said
+
+
+def test_records_leave_out_large_buffers_that_nothing_changes(tmp_path, whole):
+    kills = ["0:3:after backward", "1:5:gate", "1:6:after step"]
+    ran = Ran("ddp", tmp_path / "run", 8, kills, ["masks"])
+    ran.check(whole("ddp", 8, ["masks"]))
+    sizes = [list(map(int, Path(f"{tmp_path}/run.records.{rank}").read_text().split())) for rank in range(3)]
+    assert all(own[0] > 4 << 20 and max(own[1:]) < 1 << 20 for own in sizes), sizes
+
+
+def test_all_ranks_restart_if_others_have_changed_a_large_buffer_since_it_was_told(tmp_path, whole):
+    ran = Ran("ddp", tmp_path / "run", 10, ["1:8:after backward"], ["masks", "spoils a mask"])
+    ran.check_restart(whole("ddp", 10, ["masks"]), "model.unsaved_mask: no other rank has it")
 
 
 def test_a_death_in_a_validation_outside_of_run_restarts_all_ranks(tmp_path, whole):

@@ -70,6 +70,7 @@ class Groups:
         self.on_call: Callable[[str], None] = _ignore  # called before each live call
         self.on_unanswered: Callable[[Exception], None] = _ignore  # in mode replay
         self.is_stale: Callable[[], bool] = lambda: False  # a group that is being made has no use any more
+        self.keeps_outputs = False  # calls that fail now leave their outputs as they are (ddp_calls.py)
         self.failure: Exception | None = None  # why the groups are void
         self._cut_at = math.inf  # when connections were cut
         self._groups: list[SwapGroup] = []  # without those that the program has destroyed
@@ -220,6 +221,11 @@ class Groups:
             self.failure = self.failure or why
             self.mode = "void"
 
+    def clear(self, outputs: Any) -> None:
+        """What a call that has failed leaves in its outputs."""
+        if not self.keeps_outputs:
+            zero(outputs)
+
 
 class SwapGroup(dist.ProcessGroup):
     """One process group, as torch holds it."""
@@ -292,7 +298,7 @@ class SwapGroup(dist.ProcessGroup):
         if groups.mode == "void":
             if not groups.may_repeat:
                 groups.note_failure(groups.failure or RuntimeError("a rank was lost"))
-            zero(outputs)
+            groups.clear(outputs)
         elif groups.mode == "replay":
             return self._answer(name, outputs, args, options)
         return Done(outputs)
@@ -357,7 +363,7 @@ class SwapGroup(dist.ProcessGroup):
             call = Call(self._groups, inner, outputs, is_pair)
         except RuntimeError as error:
             self._groups.note_failure(error)
-            zero(outputs)
+            self._groups.clear(outputs)
             return Done(outputs)
         self._waiting.add(call)
         return call

@@ -155,7 +155,7 @@ class Call(dist._Work):
     def _fail(self, error: Exception) -> None:
         self.on_done = None
         self._groups.note_failure(error)
-        zero(self._outputs)
+        self._groups.clear(self._outputs)
 
 
 class Done(dist._Work):

@@ -55,6 +55,7 @@ class Membership:
         self._run = run
         self._must_agree = False  # no update was made since this process met a replacement
         self._is_new = False  # this process is a replacement, and has made no update yet
+        self._has_compared_buffers = False  # in this generation, at its first gate
         self._state, self._buckets = state, buckets
         self._transport: _native.TcpTransport | None = None
         self._saves: Saves | None = None
@@ -295,7 +296,7 @@ class Membership:
                      **told: Any) -> None:
         assert self.gate is not None
         generation = decided["generation"]
-        self._must_agree, self._is_new = True, is_new
+        self._must_agree, self._is_new, self._has_compared_buffers = True, is_new, False
         self.groups.replace(f"{self.link.incarnation}.{generation}",
                             lambda: self.link.is_stale(generation), mode)
         self.gate.begin(generation, decided["target"], self.records.newest)
@@ -318,9 +319,15 @@ class Membership:
 
     def compare_at_gate(self) -> None:
         """At the gate of that step: compares what ranks hold alike."""
-        if self._must_agree and self._transport is not None:
+        if self._transport is None:
+            return
+        if self._must_agree:
             self._note(self._agreement.compare_at_gate(self._transport, is_new=self._is_new))
             self._must_agree = False
+        if not self._has_compared_buffers and self.undo is None:
+            mine = self._state.peers.seals()
+            self._state.peers.still.compare(mine, peers.tell(self._transport, mine, patience=None))
+            self._has_compared_buffers = True
 
     def _note(self, why: str) -> None:
         """Has all ranks start again if they do not agree. Without a checkpoint, all steps would be lost."""

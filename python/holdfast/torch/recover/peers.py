@@ -103,6 +103,7 @@ def hear(transport: _native.TcpTransport, state: TrainingState, rank: int, group
         raise LookupError(f"{name_a_few(parted)}: differs between ranks, and no other rank has that of "
                           "the lost one")
     kept, values, flat = _newest_record(told, rank)
+    state.peers.still.take_over(values)
     there = {one for tensors in (_all_tensors(told), values["tensors"])
              for name, *_, aliases in tensors for one in (name, *aliases)}
     lacks = [name for name in state.expected() if name not in there] + _uncovered(state, told)
@@ -296,12 +297,17 @@ def _fill(transport: _native.TcpTransport, state: TrainingState, found: PeerStep
         raise ValueError(f"the replacement is of another model: {wrong[0]}")
     pieces = state.allocate_all(found)  # type: ignore[arg-type]
     shared = [(piece, name) for piece, name in pieces if name not in own and name not in made]
+    if lost := values["seals"].keys() - own.keys() - {name for _, name in shared}:
+        raise LookupError(f"{min(lost)}: no other rank has it")
     filled = _native.change_layout(transport, _native.Pieces([]), state.describe(shared), PATIENCE)
     of_record = sorted(((own[name], piece) for piece, name in pieces if name in own),
                        key=lambda pair: pair[0])
     copy = FlatCopy([piece.tensor for _, piece in of_record])
     copy.load(flat)
     copy.put_back()
+    taken = state.peers.still.seals(shared)
+    if others := [name for name, seal in values["seals"].items() if taken.get(name, seal) != seal]:
+        raise ValueError(f"{others[0]}: other bits on the other ranks than the lost one had, which had told them once")
     return filled.received
 
 

@@ -119,6 +119,8 @@ class Records:
         keys += ["generators"] if self.values["generators"] != self.at_gate["generators"] else []
         now = _named(self.values, self._flat_of_data.parts(self.data))
         then = _named(self.at_gate, self._flat_at_gate.parts(self._data_at_gate))
+        # Their bytes are not in all records.
+        now, then = {**now, **self.values["seals"]}, {**then, **self.at_gate["seals"]}
         # Other names: gradients were made or dropped.
         return keys + [name for name in {**then, **now} if now.get(name) != then.get(name)]
 
@@ -157,7 +159,7 @@ class Made:
         self.values, self.data, self.packed, self.flat = values, data, packed, flat
 
 
-def _named(values: dict[str, Any], parts: list[bytes]) -> dict[str, bytes]:
+def _named(values: dict[str, Any], parts: list[bytes]) -> dict[str, Any]:
     """The bytes of the tensors of a record by name; without their bytes if it was made elsewhere."""
     names = [name for name, *_ in values["tensors"]]
     return dict(zip(names, parts if len(parts) == len(names) else [b""] * len(names), strict=True))

@@ -29,9 +29,9 @@ from holdfast.torch.state.ddp_buckets import BucketOrders
 from holdfast.torch.state.training_state import TrainingState
 
 SAVE = "Checkpointer.save"  # the name of a save that the program asked for, among its runs
-_COMPARED = ("options", "generators", "data draws", "tensors", "seal", "threads")
+_COMPARED = ("options", "generators", "data draws", "tensors", "seals", "seal", "threads")
 # Where no run was made again. The loop has taken its next batch, and loop_draws.py compares generators.
-_AT_REST = ("options", "tensors", "threads")
+_AT_REST = ("options", "tensors", "seals", "threads")
 
 
 class Replay:

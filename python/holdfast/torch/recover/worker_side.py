@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.errors import Interrupted, UnavailableError
 from holdfast.launch.place import FAILED, Place
-from holdfast.torch.recover import ddp_start, pipelines
+from holdfast.torch.recover import ddp_calls, pipelines
 from holdfast.torch.recover.call_log import CallLog
 from holdfast.torch.recover.group import Groups, install
 from holdfast.torch.recover.link import Link
@@ -39,7 +39,7 @@ class WorkerSide:
         self.groups.log.on_full = self._on_full_log
         if place.world > 1 or place.can_change:  # a job's only rank is not replaced
             install(self.groups)
-            ddp_start.install(self.groups.log)
+            ddp_calls.install(self.groups)
             pipelines.install(self.groups, is_replacement=place.is_replacement)
 
     def _on_full_log(self) -> None:

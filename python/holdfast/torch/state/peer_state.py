@@ -15,6 +15,7 @@ from holdfast.torch.state.peer_step import Record, describe, is_of_record
 from holdfast.torch.state.piece import Piece
 from holdfast.torch.state.stateful import Stateful
 from holdfast.torch.state.stateful_objects import StatefulObjects
+from holdfast.torch.state.still_buffers import StillBuffers
 from holdfast.torch.state.tensor_state import TensorState
 from holdfast.torch.values import generators as random_generators
 
@@ -26,6 +27,7 @@ class PeerState:
                  generators: Mapping[str, Any], buffers: LiveBuffers, data: Loaders) -> None:
         self._tensors, self._capture, self._objects = tensors, capture, objects
         self._generators, self._buffers, self._data = generators, buffers, data
+        self.still = StillBuffers(capture.describe)
         # All buffers, and the pieces of those that are in a record.
         self._of_record: tuple[list[Any], list[tuple[Piece, str]]] | None = None
 
@@ -38,8 +40,10 @@ class PeerState:
 
         Gradients are part of it if they have at most `most` bytes.
         """
-        values: dict[str, Any] = {"things": {}}
-        pieces = self._record_pieces()
+        buffers = self._record_pieces()
+        values: dict[str, Any] = {"things": {}, "seals": self.still.seals(buffers)}
+        still = self.still.are_still(values["seals"])
+        pieces = [(piece, name) for piece, name in buffers if name not in still]
         for one in self._objects.to_save:
             values["things"][one.key], found = one.capture()
             pieces += [(piece, self._capture.object_name(piece, True)) for piece in found
@@ -61,12 +65,17 @@ class PeerState:
         if self._of_record is None or self._of_record[0] is not buffers:
             self._of_record = (buffers, [(piece, self._capture.saved_name(piece))
                                          for piece in self._tensors.pieces() if is_of_record(piece)])
-        return list(self._of_record[1])
+        return self._of_record[1]
+
+    def seals(self) -> dict[str, str]:
+        """The seals of large buffers, which all ranks tell each other (still_buffers.py)."""
+        return self.still.seals(self._record_pieces())
 
     def shared_pieces(self) -> list[tuple[Piece, str]]:
         """The tensors that other ranks may hold alike, and their names in a checkpoint."""
-        shared = [(piece, self._capture.saved_name(piece)) for piece in self._tensors.pieces()
-                  if not is_of_record(piece)]
+        still = self.still.are_still(self.seals())
+        shared = [(piece, name) for piece in self._tensors.pieces()
+                  if (name := self._capture.saved_name(piece)) in still or not is_of_record(piece)]
         for one in self._objects.to_save:
             if not self._objects.is_rank_own(one):
                 shared += [(piece, self._capture.object_name(piece, False))
