@@ -20,7 +20,7 @@ _log = logging.getLogger("holdfast")
 
 _MOST = 4  # different notes that are kept
 _LINE = ("generators: random numbers are drawn behind ck.step() in steps that were saved, and a resumed run does "
-         "not draw them; expected ck.step() behind all that draws, or draws from a generator of their own")
+         "not draw them; expected such draws, and validations, before ck.step(), or in torch.random.fork_rng()")
 
 Moved = dict[str, int]  # as random_generators.distances() tells it
 
