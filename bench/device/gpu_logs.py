@@ -273,14 +273,17 @@ def measure(folder: Path, args: argparse.Namespace) -> Iterator[tuple[str, dict]
                        "recovered": told, "seconds": seconds_in(ran.said)})
         yield "stages", {"killed": killed}
     yield "added", added(whole.costs[0]) | {"told": whole.kept}
-    refused = {}
     ran = Ran(folder / "cut-killed", args, "cut", "--memory", TOO_LITTLE[args.small], "--steps", 8, "--kill", 5)
-    refused["memory"] = {"said": sentence(ran.said, r"the gradients of \d+ updates have \d+ bytes, and memory= has "
-                                                    r"room for \d+"), "rung": ran.recovered[0]["rung"]}
+    refused = {"memory": refused_for_memory(ran.said) | {"rung": ran.recovered[0]["rung"]}}
+    yield "updates", {"refused": refused}
     ran = Ran(folder / "cut-dear", args, "cut", "--memory", ENOUGH, "--steps", REFUSED_AFTER + 3)
     refused["cost"] = {"said": sentence(ran.said, r"to keep updates takes [\d.]+% of a step: they are not kept any more")}
     gradients = int((folder / "cut-dear.gradients").read_text())
     yield "updates", {"gradient_bytes": gradients, "refused": refused}
+
+
+def refused_for_memory(said: str) -> dict:
+    return {"said": sentence(said, r"the gradients of \d+ updates have \d+ bytes, and memory= has room for \d+")}
 
 
 def added(cost: dict) -> dict:
