@@ -1,11 +1,11 @@
-"""Adds up JUnit reports and prints "N passed, M failed".
+"""Adds up JUnit reports and prints "N passed, M failed", and ", K skipped" if any test was skipped.
 
     count_tests.py REPORT=STATUS...
 
 STATUS is the exit status of the program that wrote the report. Exits with 1 if a test failed, if a
 report is missing or contains no test that ran (a suite that runs nothing must not count as good),
 or if a program failed although its report is good. Each of these counts as one failure. Skipped
-tests count neither as passed nor as failed.
+tests count neither as passed nor as failed, but are counted.
 """
 
 import sys
@@ -29,28 +29,28 @@ def outcome(case: xml.Element) -> str:
     return "passed"
 
 
-def count(report: Path, status: int) -> tuple[int, int]:
+def count(report: Path, status: int) -> tuple[int, int, int]:
     try:
         cases = list(xml.parse(report).iter("testcase"))
     except (OSError, xml.ParseError) as error:
         print(f"{report}: {error}", file=sys.stderr)
-        return 0, 1
+        return 0, 1, 0
     outcomes = [outcome(case) for case in cases]
-    passed, failed = outcomes.count("passed"), outcomes.count("failed")
+    passed, failed, skipped = (outcomes.count(one) for one in ("passed", "failed", "skipped"))
     if passed + failed == 0:
         print(f"{report}: no test ran", file=sys.stderr)
-        return 0, 1
+        return 0, 1, 0
     if status != 0 and failed == 0:
         print(f"{report}: all passed, but the run ended with status {status}", file=sys.stderr)
-        return passed, 1
-    return passed, failed
+        return passed, 1, skipped
+    return passed, failed, skipped
 
 
 def main(arguments: list[str]) -> int:
     pairs = [argument.rpartition("=") for argument in arguments]
     counts = [count(Path(report), int(status)) for report, _, status in pairs]
-    passed, failed = (sum(column) for column in zip(*counts, strict=True))
-    print(f"{passed} passed, {failed} failed")
+    passed, failed, skipped = (sum(column) for column in zip(*counts, strict=True))
+    print(f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""))
     return 1 if failed else 0
 
 

@@ -169,13 +169,14 @@ Result<FileRange> Corpus::range_of(int64_t sample) const {
 
 Result<std::vector<FileRange>> Corpus::ranges_of(std::span<const int64_t> samples) const {
   // So many words of a table are fetched at once.
-  constexpr size_t kAhead = 16;
+  constexpr int64_t kAhead = 16;
   const int64_t words = kind() == CorpusKind::kTar ? 2 : 1;
   std::vector<FileRange> ranges;
   ranges.reserve(samples.size());
   for (size_t i = 0; i < samples.size(); ++i) {
-    const int64_t ahead = samples[std::min(i + kAhead, samples.size() - 1)];
-    if (options_.context == 0 && ahead >= 0 && ahead < this->samples()) {
+    const int64_t ahead = samples[std::min<size_t>(i + kAhead, samples.size() - 1)];
+    const bool is_far = ahead - samples[i] != kAhead;  // the processor finds what follows
+    if (options_.context == 0 && is_far && ahead >= 0 && ahead < this->samples()) {
       const size_t file = file_of(ahead);
       indexes_[file].prefetch((ahead - firsts_[file]) * words);
     }
@@ -206,6 +207,14 @@ std::string_view Corpus::separator() const {
 
 Result<void> Corpus::read(std::span<SampleRead> reads) const {
   return reader_->read(reads);
+}
+
+Result<std::shared_ptr<const FileSource>> Corpus::open_file(size_t file) const {
+  return reader_->file(file);
+}
+
+Result<void> Corpus::check_unchanged(size_t file, const FileSource& source) const {
+  return reader_->check_unchanged(file, source);
 }
 
 Result<Bytes> Corpus::read(int64_t sample) const {

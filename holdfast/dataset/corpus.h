@@ -63,6 +63,7 @@ struct SampleRead {
 using IndexProgress =
     std::function<void(const Path& file, int64_t done, int64_t total)>;
 
+class FileSource;
 class RangeReader;
 
 class Corpus {
@@ -99,10 +100,15 @@ class Corpus {
   std::string_view trailer() const;
 
   // Fills the memory of all reads. Bytes that lie near each other are read at once, and
-  // several threads read. A file that was cut since it was opened is kCorrupt.
+  // several threads read. A file that was changed since it was indexed is kCorrupt.
   Result<void> read(std::span<SampleRead> reads) const;
   // One sample.
   Result<Bytes> read(int64_t sample) const;
+
+  // A file of the corpus for those who read its bytes themselves. They call check_unchanged()
+  // after that. Both fail with kCorrupt if it was changed since it was indexed.
+  Result<std::shared_ptr<const FileSource>> open_file(size_t file) const;
+  Result<void> check_unchanged(size_t file, const FileSource& source) const;
 
  private:
   Corpus(Env& env, std::vector<Path> files, CorpusOptions options);

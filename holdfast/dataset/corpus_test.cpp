@@ -243,10 +243,33 @@ TEST_F(CorpusTest, AFileThatIsCutWhileItIsReadIsNamed) {
   const auto corpus = open("a.jsonl").value();
   ASSERT_OK(corpus->read(1));
   std::filesystem::resize_file(file, 5);
-  EXPECT_OK(corpus->read(0));
   const auto cut = corpus->read(1);
   EXPECT_ERROR(cut, ErrorCode::kCorrupt);
   EXPECT_THAT(message_of(cut), ::testing::HasSubstr("a.jsonl"));
+}
+
+TEST_F(CorpusTest, AFileThatIsChangedWhileItIsReadIsNamedInsteadOfItsNewBytes) {
+  const std::string a = write("a.jsonl", "one\ntwo\n"), b = write("b.jsonl", "three\n");
+  const auto corpus = open("*.jsonl").value();
+  ASSERT_OK(corpus->read(1));
+  ASSERT_OK(env_->open(a, {.mode = OpenMode::kUpdate}).value()->write_at(4, bytes_of("TWO")));
+  set_modified(a, std::chrono::seconds(1));  // also where times are coarse
+  const auto changed = corpus->read(1);
+  EXPECT_ERROR(changed, ErrorCode::kCorrupt);
+  EXPECT_THAT(message_of(changed), ::testing::HasSubstr("a.jsonl: was changed after"));
+  EXPECT_EQ(text_of(corpus->read(2).value()), "three");
+  set_modified(b, std::chrono::seconds(1));  // in one call with the other file
+  EXPECT_ERROR(corpus->read(2), ErrorCode::kCorrupt);
+}
+
+TEST_F(CorpusTest, AFileThatIsReplacedWhileItIsReadKeepsItsBytes) {
+  write("a.jsonl", "one\ntwo\n");
+  const auto corpus = open("a.jsonl").value(), late = open("a.jsonl").value();
+  ASSERT_OK(corpus->read(1));
+  ASSERT_OK(env_->rename(write("new", "eno\nowt\n"), path("a.jsonl")));
+  set_modified(path("a.jsonl"), std::chrono::seconds(1));
+  EXPECT_EQ(text_of(corpus->read(0).value()), "one");  // of the file that it has open
+  EXPECT_ERROR(late->read(0), ErrorCode::kCorrupt);
 }
 
 TEST_F(CorpusTest, AFileThatGrowsBeforeItIsReadIsNamed) {

@@ -36,6 +36,11 @@ class CorpusTest : public ::testing::Test {
     return samples;
   }
 
+  // Changes the time of the file's last change.
+  void set_modified(const std::string& file, Duration later) const {
+    std::filesystem::last_write_time(file, std::filesystem::last_write_time(file) + later);
+  }
+
   // The samples of a file of text, or of the message why there are none.
   std::vector<std::string> lines(const std::string& bytes) {
     const std::string name = std::to_string(++count_) + ".jsonl";

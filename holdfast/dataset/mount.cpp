@@ -15,59 +15,16 @@
 #include <cerrno>
 #include <cstdarg>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <ctime>
 
+#include "holdfast/dataset/opened_file.h"
 #include "holdfast/env/child.h"
 #include "holdfast/env/errno_error.h"
 
 namespace holdfast {
 namespace {
-
-// A file that a program has open. If its samples lie all over the corpus, reads that follow
-// each other are served from blocks, each of which is read at once: the more samples are
-// read together, the more threads have work.
-class Opened {
- public:
-  explicit Opened(std::shared_ptr<const MountedFile> file) : file_(std::move(file)) {}
-
-  int64_t size() const { return file_->size(); }
-
-  Result<size_t> read(int64_t offset, ByteSpan into) {
-    if (!file_->is_scattered()) return file_->read(offset, into);
-    const MutexLock lock(mutex_);
-    const int64_t begin = offset / kBlock * kBlock;
-    const bool is_next = begin == newest_ || begin == newest_ + kBlock;
-    newest_ = begin;
-    const bool is_inside = offset + std::ssize(into) <= begin + kBlock;
-    if (!is_next || !is_inside) return file_->read(offset, into);
-    if (begin != block_at_ && !read_block(begin)) return file_->read(offset, into);
-    const ByteView rest = ByteView(block_).subspan(
-        std::min(block_.size(), static_cast<size_t>(offset - begin)));
-    const size_t count = std::min(rest.size(), into.size());
-    std::copy_n(rest.begin(), count, into.begin());
-    return count;
-  }
-
- private:
-  static constexpr int64_t kBlock = 1 << 20;
-
-  // Returns false if a part of the block cannot be read. What was asked for may be another.
-  bool read_block(int64_t begin) HOLDFAST_REQUIRES(mutex_) {
-    block_.resize(static_cast<size_t>(kBlock));
-    const auto count = file_->read(begin, block_);
-    block_.resize(count.ok() ? *count : 0);
-    block_at_ = count.ok() ? begin : -1;
-    return count.ok();
-  }
-
-  const std::shared_ptr<const MountedFile> file_;
-  Mutex mutex_;
-  // The begin of the block that was read last. The first read takes just what was asked for.
-  int64_t newest_ HOLDFAST_GUARDED_BY(mutex_) = -2 * kBlock;
-  int64_t block_at_ HOLDFAST_GUARDED_BY(mutex_) = -1;
-  Bytes block_ HOLDFAST_GUARDED_BY(mutex_);
-};
 
 // What the callbacks of libfuse get.
 struct Mounted {
@@ -94,6 +51,7 @@ int failed(const Error& error) {
 void fill(MountEntryKind kind, struct stat& into) {
   into = {};
   into.st_nlink = 1;
+  into.st_blksize = Pipe::kMost;  // so many bytes a read are best
   into.st_uid = ::getuid();
   into.st_gid = ::getgid();
   into.st_mtime = into.st_ctime = into.st_atime = mounted().since;
@@ -111,10 +69,14 @@ void* on_init(fuse_conn_info* connection, fuse_config* config) {
   config->entry_timeout = 3600;
   config->attr_timeout = 3600;
   connection->want &= ~static_cast<unsigned>(FUSE_CAP_READDIRPLUS);  // would ask for sizes
+  connection->want |= connection->capable & FUSE_CAP_SPLICE_WRITE;  // for Pipe
+  connection->max_read = Pipe::kMost;
   return fuse_get_context()->private_data;
 }
 
-Opened& opened(const fuse_file_info* info) { return *reinterpret_cast<Opened*>(info->fh); }
+OpenedFile& opened(const fuse_file_info* info) {
+  return *reinterpret_cast<OpenedFile*>(info->fh);
+}
 
 int on_getattr(const char* path, struct stat* into, fuse_file_info* info) {
   const auto has_size = [&](int64_t size) {
@@ -156,14 +118,38 @@ int on_open(const char* path, fuse_file_info* info) {
   if ((info->flags & O_ACCMODE) != O_RDONLY) return -EROFS;
   auto file = mounted().tree.open(path);
   if (!file.ok()) return failed(file.error());
-  info->fh = reinterpret_cast<uint64_t>(new Opened(std::move(file).value()));
+  const auto opened = new OpenedFile(mounted().tree, std::move(file).value());
+  info->fh = reinterpret_cast<uint64_t>(opened);
+  info->direct_io = !opened->is_kept();
   return 0;
 }
 
-int on_read(const char*, char* into, size_t size, off_t offset, fuse_file_info* info) {
-  const auto count =
-      opened(info).read(offset, ByteSpan(reinterpret_cast<std::byte*>(into), size));
-  return count.ok() ? static_cast<int>(*count) : failed(count.error());
+// A reply of so many bytes. libfuse frees it with free(), and its memory.
+fuse_bufvec* new_reply(size_t size) {
+  auto* const reply = static_cast<fuse_bufvec*>(std::calloc(1, sizeof(fuse_bufvec)));
+  if (reply == nullptr) return nullptr;
+  reply->count = 1;
+  reply->buf[0].size = size;
+  return reply;
+}
+
+int on_read(const char*, fuse_bufvec** into, size_t size, off_t offset, fuse_file_info* info) {
+  static thread_local Pipe pipe;  // this thread sends the reply before it takes another call
+  OpenedFile& file = opened(info);
+  const auto count = file.count_at(offset, size);
+  if (!count.ok()) return failed(count.error());
+  *into = new_reply(*count);
+  if (*into == nullptr) return -ENOMEM;
+  fuse_buf& reply = (*into)->buf[0];
+  if (file.fill(pipe, offset, *count)) {
+    reply.flags = static_cast<fuse_buf_flags>(FUSE_BUF_IS_FD | FUSE_BUF_FD_RETRY);
+    reply.fd = pipe.out();
+    return 0;
+  }
+  reply.mem = std::malloc(std::max<size_t>(*count, 1));
+  if (reply.mem == nullptr) return -ENOMEM;
+  const auto done = file.read(offset, {static_cast<std::byte*>(reply.mem), *count});
+  return done.ok() ? 0 : failed(done.error());
 }
 
 int on_release(const char*, fuse_file_info* info) {
@@ -191,7 +177,7 @@ fuse_operations operations() {
   made.readlink = on_readlink;
   made.readdir = on_readdir;
   made.open = on_open;
-  made.read = on_read;
+  made.read_buf = on_read;
   made.release = on_release;
   return made;
 }
@@ -227,7 +213,8 @@ Result<void> serve(fuse& mount, const MountOptions& options) {
 Result<void> mount_tree(const MountTree& tree, const MountOptions& options) {
   fuse_set_log_func(keep_log);
   Mounted self{.tree = tree, .options = options, .since = std::time(nullptr)};
-  std::string name = "holdfast", option = "-oro,fsname=holdfast,subtype=holdfast";
+  std::string name = "holdfast";
+  std::string option = fmt::format("-oro,fsname=holdfast,subtype=holdfast,max_read={}", Pipe::kMost);
   char* words[] = {name.data(), option.data(), nullptr};
   fuse_args arguments{.argc = 2, .argv = words, .allocated = 0};
   const fuse_operations calls = operations();

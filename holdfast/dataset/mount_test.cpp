@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "holdfast/dataset/dataset_testing.h"
+#include "holdfast/env/child.h"
 
 namespace holdfast::tests {
 namespace {
@@ -28,7 +29,7 @@ class MountTest : public CorpusTest {
     file_ = write("a.jsonl", text);
     corpus_ = open("a.jsonl", {.threads = 2}).value();
     const auto cursor = [] { return Result<int64_t>(40); };
-    tree_ = MountTree::create(*corpus_, {.batch = 6}, cursor).value();
+    tree_ = MountTree::create(*corpus_, {.batch = 6, .shuffle = shuffle_}, cursor).value();
     ASSERT_OK(env_->create_folder(at_));
     std::promise<bool> ready;
     auto is_ready = ready.get_future();
@@ -60,6 +61,7 @@ class MountTest : public CorpusTest {
   }
 
   static constexpr int kLines = 3000;
+  bool shuffle_ = true;
   std::string file_;
   const Path at_ = path("mount");
   std::unique_ptr<Corpus> corpus_;
@@ -106,6 +108,65 @@ TEST_F(MountTest, AFileThatIsCutIsAnErrorThatIsReported) {
   unmount();
   EXPECT_THAT(said_, ::testing::HasSubstr("a.jsonl"));
   EXPECT_TRUE(env_->list(at_).value().empty());
+}
+
+// The bytes of a part come straight from the file.
+class OrderedMountTest : public MountTest {
+ protected:
+  OrderedMountTest() { shuffle_ = false; }
+
+  std::string part() const { return folder(0, 1) + "/part-00000.jsonl"; }
+};
+
+TEST_F(OrderedMountTest, AnyRangeIsThatOfTheFile) {
+  const std::string want = env_->read_text(file_).value();
+  EXPECT_EQ(env_->read_text(part()).value(), want);
+  std::vector<std::jthread> readers;
+  for (const size_t size : {1, 4096, 40'000, 131'072, 1'000'000}) {
+    readers.emplace_back([&, size] {
+      const auto seen = env_->open(part(), {}).value();
+      std::string some(size, '\0');
+      for (size_t at = 0; at <= want.size(); at += 123'457) {
+        const auto count = seen->read_at(static_cast<int64_t>(at),
+                                         std::as_writable_bytes(std::span(some)));
+        ASSERT_EQ(some.substr(0, count.value()), want.substr(at, size)) << at << " " << size;
+      }
+    });
+  }
+}
+
+TEST_F(OrderedMountTest, AChangeAfterTheLastReadIsToldAtTheEnd) {
+  const auto seen = env_->open(part(), {}).value();
+  Bytes all(static_cast<size_t>(seen->size().value()));
+  ASSERT_OK(seen->read_at(0, all));
+  ASSERT_OK(seen->read_at(std::ssize(all), ByteSpan(all).first(1)));  // there is nothing more
+  ASSERT_OK(env_->open(file_, {.mode = OpenMode::kUpdate}).value()->write_at(7, bytes_of("?")));
+  set_modified(file_, std::chrono::seconds(1));
+  EXPECT_ERROR(seen->read_at(std::ssize(all), ByteSpan(all).first(1)), ErrorCode::kIo);
+  EXPECT_ERROR(seen->read_at(0, all), ErrorCode::kIo);
+  EXPECT_ERROR(env_->read_text(part()), ErrorCode::kIo);
+  unmount();
+  EXPECT_THAT(said_, ::testing::HasSubstr("a.jsonl: was changed after it was indexed"));
+}
+
+TEST_F(OrderedMountTest, AFileThatWasReplacedKeepsItsBytesWhereItIsOpen) {
+  const std::string want = env_->read_text(file_).value();
+  const auto seen = env_->open(part(), {}).value();
+  std::string bytes(want.size(), '\0');
+  const auto memory = std::as_writable_bytes(std::span(bytes));
+  ASSERT_OK(seen->read_at(0, memory.first(200'000)));
+  ASSERT_OK(env_->rename(write("new", std::string(want.size(), 'n')), file_));
+  ASSERT_OK(seen->read_at(0, memory));
+  EXPECT_EQ(bytes, want);
+}
+
+TEST_F(OrderedMountTest, AReaderThatGoesAwayLeavesNothingForTheNextOne) {
+  const std::string want = env_->read_text(file_).value();
+  for (int round = 0; round < 20; ++round) {
+    // It is killed while it starts or reads.
+    ASSERT_OK(Child::start({.command = {"cat", part()}, .output = "/dev/null"}));
+    ASSERT_EQ(env_->read_text(part()).value(), want) << round;
+  }
 }
 
 TEST(NoMountTest, ABuildWithoutFuseNamesThePackageAndTheDevice) {

@@ -43,6 +43,10 @@ class MountedFile {
   virtual Result<size_t> read(int64_t offset, ByteSpan into) const = 0;
   // True if neighbouring bytes come from places that lie far from each other.
   virtual bool is_scattered() const { return false; }
+  // Programs like to map numbers into memory, which needs a copy that the system keeps.
+  virtual bool is_mapped() const { return true; }
+  // Where the bytes lie, if that is one place of a file of the corpus.
+  virtual std::optional<FileRange> place_of(int64_t, size_t) const { return std::nullopt; }
 };
 
 // Safe from several threads.
@@ -66,6 +70,7 @@ class MountTree {
   Result<std::string> target_of(const std::string& path) const;
   // The newest parts stay in memory, because tools ask for the size before they open.
   Result<std::shared_ptr<const MountedFile>> open(const std::string& path) const;
+  const Corpus& corpus() const { return corpus_; }
 
  private:
   struct Place;

@@ -40,15 +40,29 @@ Result<std::shared_ptr<const MountedFile>> PartFile::create(
     const Corpus& corpus, std::span<const int64_t> samples) {
   std::shared_ptr<PartFile> part(new PartFile(corpus, !std::ranges::is_sorted(samples)));
   std::vector<Piece>& pieces = part->pieces_;
+  const int64_t separator = std::ssize(corpus.separator());
   int64_t at = 0;
   for (const FileRange& range : HOLDFAST_TRY(corpus.stored_ranges_of(samples))) {
     const bool follows = !pieces.empty() && pieces.back().file == range.file &&
                          range.begin - pieces.back().from == at - pieces.back().begin;
     if (!follows) pieces.push_back({at, range.begin, range.file});
-    at += range.size() + std::ssize(corpus.separator());
+    at += range.size() + separator;
   }
   pieces.push_back({.begin = at});
   return std::shared_ptr<const MountedFile>(std::move(part));
+}
+
+std::vector<PartFile::Piece>::const_iterator PartFile::piece_with(int64_t offset) const {
+  return std::ranges::upper_bound(pieces_, offset, {}, &Piece::begin) - 1;
+}
+
+std::optional<FileRange> PartFile::place_of(int64_t offset, size_t count) const {
+  if (offset >= pieces_.back().begin) return std::nullopt;
+  const auto piece = piece_with(offset);
+  const int64_t from = piece->from + offset - piece->begin;
+  const FileRange place{piece->file, from, from + static_cast<int64_t>(count)};
+  if (place.size() > end_of(piece) - offset) return std::nullopt;
+  return place;
 }
 
 Result<size_t> PartFile::read(int64_t offset, ByteSpan into) const {
@@ -57,9 +71,9 @@ Result<size_t> PartFile::read(int64_t offset, ByteSpan into) const {
   const Window window(offset, into);
   window.put(pieces_.back().begin, corpus_.trailer());
   std::vector<SampleRead> reads;
-  auto piece = std::ranges::upper_bound(pieces_, offset, {}, &Piece::begin) - 1;
+  auto piece = piece_with(offset);
   for (; piece + 1 != pieces_.end() && piece->begin < window.end(); ++piece) {
-    const int64_t end = piece[1].begin - std::ssize(corpus_.separator());
+    const int64_t end = end_of(piece);
     window.put(end, corpus_.separator());
     const ByteSpan memory = window.memory(piece->begin, end);
     if (memory.empty()) continue;

@@ -16,6 +16,8 @@ class PartFile : public MountedFile {
   int64_t size() const override { return pieces_.back().begin + std::ssize(corpus_.trailer()); }
   Result<size_t> read(int64_t offset, ByteSpan into) const override;
   bool is_scattered() const override { return is_scattered_; }
+  bool is_mapped() const override { return corpus_.dtype().has_value(); }
+  std::optional<FileRange> place_of(int64_t offset, size_t count) const override;
 
  private:
   // Samples that follow each other in the corpus's file, too, with what separates them: that
@@ -29,6 +31,13 @@ class PartFile : public MountedFile {
 
   PartFile(const Corpus& corpus, bool is_scattered)
       : corpus_(corpus), is_scattered_(is_scattered) {}
+
+  // The piece that has the byte: it is one of the samples or what separates them.
+  std::vector<Piece>::const_iterator piece_with(int64_t offset) const;
+  // Where the piece ends, without the separator behind it.
+  int64_t end_of(std::vector<Piece>::const_iterator piece) const {
+    return piece[1].begin - std::ssize(corpus_.separator());
+  }
 
   const Corpus& corpus_;
   const bool is_scattered_;

@@ -85,23 +85,29 @@ class RangeReader::Job {
 int RangeReader::Job::work() {
   int done = 0;
   size_t file = 0;
-  std::shared_ptr<const Source> source;  // runs are sorted by their files
+  std::shared_ptr<const FileSource> source;  // runs are sorted by their files
   Bytes memory;
+  const auto leave_file = [&]() -> Result<void> {
+    return source == nullptr ? Result<void>() : reader_.check_unchanged(file, *source);
+  };
   const auto read = [&](Run run) -> Result<void> {
     const size_t number = run.front().from.file;
     if (source == nullptr || number != file) {
+      HOLDFAST_TRY(leave_file());
       source = HOLDFAST_TRY(reader_.file(number));
       file = number;
     }
     return read_run(*source, run, memory);
   };
-  for (size_t i = next_++; i < runs_.size(); i = next_++, ++done) {
-    if (has_failed_) continue;
-    const auto outcome = read(runs_[i]);
-    if (outcome.ok()) continue;
+  const auto note = [&](const Result<void>& outcome) {
+    if (outcome.ok()) return;
     const MutexLock lock(mutex_);
     if (!has_failed_.exchange(true)) failed_ = outcome.error();
+  };
+  for (size_t i = next_++; i < runs_.size(); i = next_++, ++done) {
+    if (!has_failed_) note(read(runs_[i]));
   }
+  note(leave_file());
   if (done > 0 && (left_ -= done) == 0) left_.notify_all();
   return done;
 }
@@ -127,14 +133,14 @@ ThreadPool& RangeReader::pool() {
   return *pool_;
 }
 
-Result<std::shared_ptr<const Source>> RangeReader::file(size_t number) {
+Result<std::shared_ptr<const FileSource>> RangeReader::file(size_t number) {
   const MutexLock lock(mutex_);
   if (const auto found = open_.find(number); found != open_.end()) return found->second;
   if (open_.size() >= kMostOpen) {
     // Any of them may be closed, because a shuffle reads all files alike.
     open_.erase(std::next(open_.begin(), static_cast<std::ptrdiff_t>(number % kMostOpen)));
   }
-  std::shared_ptr<const Source> source =
+  std::shared_ptr<const FileSource> source =
       HOLDFAST_TRY(FileSource::open(env_, paths_[number]));
   const int64_t indexed = indexes_[number].header().file.bytes;
   if (source->size() != indexed) {
@@ -142,8 +148,18 @@ Result<std::shared_ptr<const Source>> RangeReader::file(size_t number) {
                    "while it is read",
                    source->name(), source->size(), indexed);
   }
+  HOLDFAST_TRY(check_unchanged(number, *source));
   open_.emplace(number, source);
   return source;
+}
+
+Result<void> RangeReader::check_unchanged(size_t number, const FileSource& source) const {
+  const WallTime modified = HOLDFAST_TRY(source.modified());
+  const WallTime indexed(std::chrono::nanoseconds(indexes_[number].header().file.modified));
+  if (modified == indexed || modified == WallTime{}) return {};
+  return corrupt("{}: was changed after it was indexed; expected that nobody changes it "
+                 "while it is read",
+                 source.name());
 }
 
 size_t RangeReader::others_for(size_t reads) const {

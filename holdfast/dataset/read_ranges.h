@@ -10,6 +10,7 @@
 #include "holdfast/base/mutex.h"
 #include "holdfast/base/thread_pool.h"
 #include "holdfast/dataset/corpus.h"
+#include "holdfast/env/source_sink.h"
 
 namespace holdfast {
 
@@ -28,14 +29,18 @@ class RangeReader {
   ~RangeReader();
 
   // Fills the memory of all reads, and changes their order. Ranges that lie near each other
-  // are one read. Fails with kCorrupt if a file has another size than when it was indexed.
+  // are one read. Fails with kCorrupt if a file is not as it was when it was indexed: it is
+  // looked at after it was read.
   Result<void> read(std::span<SampleRead> reads);
+  // The file, open to read. Fails with kCorrupt if it is not as it was when it was indexed.
+  Result<std::shared_ptr<const FileSource>> file(size_t number);
+  // Fails with kCorrupt if the file has been changed. It was opened by file().
+  Result<void> check_unchanged(size_t number, const FileSource& source) const;
 
  private:
   class Job;
   static constexpr size_t kMostOpen = 256;
 
-  Result<std::shared_ptr<const Source>> file(size_t number);
   ThreadPool& pool();
   // How many threads to call for so many reads, besides the one that calls.
   size_t others_for(size_t reads) const;
@@ -48,7 +53,7 @@ class RangeReader {
   std::atomic<bool> waits_for_disk_ = true;
   Mutex mutex_;
   // A reader keeps a file while another thread closes it here.
-  std::map<size_t, std::shared_ptr<const Source>> open_ HOLDFAST_GUARDED_BY(mutex_);
+  std::map<size_t, std::shared_ptr<const FileSource>> open_ HOLDFAST_GUARDED_BY(mutex_);
   int process_ HOLDFAST_GUARDED_BY(mutex_) = 0;
   std::unique_ptr<ThreadPool> pool_ HOLDFAST_GUARDED_BY(mutex_);  // last: it uses the others
 };

@@ -262,6 +262,7 @@ TEST_P(EnvTest, InfoTellsSizeLinksAndIdentity) {
   const auto age = env_.wall_now() - info.modified;
   EXPECT_LE(age, std::chrono::minutes(1));
   EXPECT_GE(age, std::chrono::seconds(-3));
+  EXPECT_EQ(*open(a_, OpenMode::kRead)->modified(), info.modified);
   EXPECT_TRUE(env_.info(folder_)->folder);
   EXPECT_EQ(env_.info(folder_)->size, 0);
 }

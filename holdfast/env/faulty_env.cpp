@@ -121,6 +121,10 @@ class FaultyEnv::OpenFile : public File {
     return env_.run(Op::kInfo, path(), [&](size_t) { return inner_->size(); });
   }
 
+  Result<WallTime> modified() override {
+    return env_.run(Op::kInfo, path(), [&](size_t) { return inner_->modified(); });
+  }
+
   Result<void> allocate(int64_t size) override {
     return env_.run(Op::kAllocate, path(),
                     [&](size_t) { return inner_->allocate(size); });

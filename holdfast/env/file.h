@@ -81,6 +81,11 @@ class File {
   virtual Result<size_t> wait(Ticket ticket);
 
   virtual Result<int64_t> size() = 0;
+  // When its contents last changed, as Env::info says it; 1970 where that is not known.
+  virtual Result<WallTime> modified() { return WallTime{}; }
+  // The number that the system gave the open file, for what an Env cannot do; -1 if there
+  // is none, or if all reads must go through this class.
+  virtual int descriptor() const { return -1; }
   // Reserves space for [0, size) and makes the file at least that long, with zeros at
   // the end. kNoSpace if there is not enough; kUnsupported where the file system cannot
   // reserve (the reservation is never emulated by writing).

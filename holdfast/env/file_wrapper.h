@@ -19,6 +19,7 @@ class FileWrapper : public File {
   ~FileWrapper() override { (void)drain(); }
 
   Result<int64_t> size() override { return inner_->size(); }
+  Result<WallTime> modified() override { return inner_->modified(); }
   Result<void> allocate(int64_t size) override { return inner_->allocate(size); }
   Result<void> truncate(int64_t size) override { return inner_->truncate(size); }
   Result<void> sync() override { return inner_->sync(); }

@@ -136,6 +136,11 @@ class MemoryEnv::OpenFile : public File {
     return static_cast<int64_t>(node_->content.size());
   }
 
+  Result<WallTime> modified() override {
+    MutexLock lock(state_.mutex);
+    return WallTime(node_->modified);
+  }
+
   Result<void> allocate(int64_t size) override {
     MutexLock lock(state_.mutex);
     if (size < 0) return errno_error(EINVAL, "allocate", path());

@@ -62,6 +62,7 @@ class PatientFile : public File {
   Result<int64_t> size() override {
     return patiently(env_, [&] { return current()->size(); });
   }
+  Result<WallTime> modified() override { return current()->modified(); }
   Result<void> allocate(int64_t) override { return refuse(); }
   Result<void> truncate(int64_t) override { return refuse(); }
   Result<void> sync() override { return current()->sync(); }

@@ -38,11 +38,6 @@ Result<void> outcome_or_unsupported(int returned, std::string_view what,
   return errno_error(cannot ? EOPNOTSUPP : number, what, path);
 }
 
-WallTime wall_time(const timespec& time) {
-  return WallTime(std::chrono::seconds(time.tv_sec) +
-                  std::chrono::nanoseconds(time.tv_nsec));
-}
-
 class PosixEnv : public Env {
  public:
   explicit PosixEnv(PosixOptions options) : io_(options) {}

@@ -42,6 +42,11 @@ Error not_a_file(const Path& path) {
 
 }  // namespace
 
+WallTime wall_time(const timespec& time) {
+  return WallTime(std::chrono::seconds(time.tv_sec) +
+                  std::chrono::nanoseconds(time.tv_nsec));
+}
+
 Result<std::unique_ptr<File>> PosixFile::open(const Path& path, OpenOptions options,
                                               PosixIo& io) {
   HOLDFAST_CHECK(!(options.direct && options.mode == OpenMode::kAppend),
@@ -153,6 +158,12 @@ Result<int64_t> PosixFile::size() {
   struct stat status {};
   if (::fstat(descriptor_, &status) != 0) return failure("size");
   return int64_t{status.st_size};
+}
+
+Result<WallTime> PosixFile::modified() {
+  struct stat status {};
+  if (::fstat(descriptor_, &status) != 0) return failure("modified");
+  return wall_time(status.st_mtim);
 }
 
 Result<void> PosixFile::allocate(int64_t size) {

@@ -28,6 +28,9 @@ class PosixIo {
   std::unique_ptr<ThreadPool> pool_ HOLDFAST_GUARDED_BY(mutex_);
 };
 
+// The time as an Env has it.
+WallTime wall_time(const timespec& time);
+
 class PosixFile : public File {
  public:
   // Fails with the errors of Env::open. `io` must outlive the file.
@@ -42,6 +45,8 @@ class PosixFile : public File {
   Ticket submit_write(int64_t offset, ByteView bytes) override;
 
   Result<int64_t> size() override;
+  Result<WallTime> modified() override;
+  int descriptor() const override { return descriptor_; }
   Result<void> allocate(int64_t size) override;
   Result<void> truncate(int64_t size) override;
   Result<void> sync() override;

@@ -71,6 +71,9 @@ class FileSource : public Source {
 
   const std::string& name() const override { return file_->path().native(); }
   int64_t size() const override { return size_; }
+  // As file.h says.
+  Result<WallTime> modified() const { return file_->modified(); }
+  int descriptor() const { return file_->descriptor(); }
 
  protected:
   Result<void> read_inside(int64_t offset, ByteSpan into) const override;

@@ -13,8 +13,7 @@ from command import PROGRAM, run
 import holdfast
 from holdfast.data import Files, Sequence
 
-CAN_MOUNT = os.access("/dev/fuse", os.R_OK | os.W_OK)
-MOUNTS = pytest.mark.skipif(not CAN_MOUNT, reason="needs /dev/fuse, which cannot be opened here")
+MOUNTS = pytest.mark.usefixtures("can_mount")
 
 
 class Mount:
@@ -41,6 +40,22 @@ class Mount:
             self.process.send_signal(signal.SIGTERM)
             self.process.communicate(timeout=20)
         subprocess.run(["umount", "-l", self.folder], capture_output=True, check=False)
+
+
+@pytest.fixture(scope="session")
+def can_mount(tmp_path_factory):
+    """Skips a test if this build, or this machine, has no FUSE. The program itself is asked."""
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        pytest.skip("needs /dev/fuse, which cannot be opened here")
+    folder = tmp_path_factory.mktemp("can_mount")
+    (folder / "a.txt").write_text("1\n")
+    words = [PROGRAM, "mount", folder / "a.txt", folder / "m", "--batch", "1"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+        is_ready = program.stdout.readline()
+        program.terminate()
+        errors = program.communicate(timeout=20)[1]
+    if not is_ready and "this build has no FUSE" in errors:
+        pytest.skip("needs a build with libfuse3")
 
 
 @pytest.fixture
@@ -287,6 +302,51 @@ def test_a_file_that_is_cut_while_it_is_read_is_an_error_that_names_it(data, tmp
             assert file.readline() == b'{"n": 0, "x": ""}\n'  # the other file is whole
         mount.stop()
         assert "1.jsonl" in mount.errors
+
+
+@MOUNTS
+def test_bytes_that_are_changed_while_they_are_mounted_are_never_shown(data, tmp_path):
+    """In the order of the files, where the system passes the bytes on, and in another one."""
+    path = data.parent / "1.jsonl"
+    for way in ["--no-shuffle"], []:
+        with Mount(tmp_path / "m", data, "--batch", 4, *way) as mount:
+            whole = mount.folder / "from-0-of-1/worker-0"
+            assert len(worker_bytes(whole).splitlines()) == 5000
+            with path.open("r+b") as file:
+                file.write(b'{"m"')
+            os.utime(path, ns=(1, path.stat().st_mtime_ns + 10**9))
+            with pytest.raises(OSError, match="Input/output error"):
+                worker_bytes(mount.folder / "from-4-of-1/worker-0")
+            with pytest.raises(OSError, match="Input/output error"):
+                worker_bytes(whole)
+            mount.stop()
+            assert "1.jsonl: was changed after it was indexed" in mount.errors
+        assert run("index", data).returncode == 0
+
+
+@MOUNTS
+def test_parts_of_numbers_can_be_mapped_into_memory(tmp_path):
+    import numpy
+
+    numbers = numpy.arange(10_000, dtype="u2")
+    numbers.tofile(tmp_path / "t.bin")
+    words = (tmp_path / "t.bin", "--dtype", "u16", "--context", 100, "--batch", 10, "--no-shuffle")
+    with Mount(tmp_path / "m", *words) as mount:
+        part = mount.folder / "from-0-of-1/worker-0/part-00000.bin"
+        mapped = numpy.memmap(part, dtype="u2", mode="r")
+        assert (mapped == numbers).all()
+        del mapped
+
+
+@MOUNTS
+def test_files_with_unusual_names_are_mounted(tmp_path):
+    folder = tmp_path / "a b\nü'\""
+    folder.mkdir()
+    (folder / "-n %s.jsonl").write_bytes(b"1\n")
+    (folder / "\udcff.jsonl").write_bytes(b"2\n")
+    (folder / "empty.jsonl").write_bytes(b"")
+    with Mount(folder / "m m", folder / "*.jsonl", "--batch", 1, "--no-shuffle") as mount:
+        assert worker_bytes(mount.folder / "from-0-of-1/worker-0") == b"1\n2\n"
 
 
 @MOUNTS

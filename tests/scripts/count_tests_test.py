@@ -41,7 +41,7 @@ class CountTestsTest(unittest.TestCase):
     def test_reports_add_up(self):
         pytest = f"<testsuites>{self.suite(PASSED, PYTEST_SKIPPED)}</testsuites>"
         result = self.count(self.suite(PASSED, PASSED, SKIPPED), pytest)
-        self.assertEqual(result, (0, "3 passed, 0 failed\n"))
+        self.assertEqual(result, (0, "3 passed, 0 failed, 2 skipped\n"))
 
     def test_failures_and_errors_fail(self):
         result = self.count(self.suite(PASSED, FAILED), self.suite(BROKEN))

@@ -40,7 +40,11 @@ PARTS = {
     "norm": ["none", "batch norm"],
     "average": ["none", "behind the update", "top of the loop", "by data before the update"],
     "ranks": [2, 2, 3],
+    "table": ["none", "mask", "unsaved mask", "written", "written by data", "grows", "made in the first step",
+              "of each rank", "written by rank 0"],
+    "syncs": ["none", "parameters by data", "parameters of rank 0 by data", "averages a table"],
 }
+LARGE = 1 << 18  # elements of a table: 2 MiB
 POINTS = ["top", "forward", "backward", "gate", "committed", "after update", "end", "after step"]
 WIDTH = 8
 
@@ -74,12 +78,13 @@ class Training:
         norm = nn.BatchNorm1d(2 * WIDTH) if parts["norm"] == "batch norm" else nn.Identity()
         self.net = nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), norm, nn.Dropout(0.1), nn.Tanh(),
                                  nn.Linear(2 * WIDTH, 1))
+        self._add_table()
         self.average = None if parts["average"] == "none" else AveragedModel(self.net, use_buffers=True)
         if parts["extra"] == "assigned buffer":
             self.net.register_buffer("last", torch.zeros(WIDTH))
         self.generator = torch.Generator().manual_seed(7 + dist.get_rank())
         self.twin = nn.Linear(WIDTH, 2 * WIDTH).requires_grad_(False)  # not trained by gradients
-        self.model = DistributedDataParallel(self.net)
+        self.model = DistributedDataParallel(self.net, broadcast_buffers=parts["table"] != "of each rank")
         self._add_hook()
         self.optimizer = self._make_optimizer()
         self.scheduler = None
@@ -94,6 +99,33 @@ class Training:
         for seed in (torch.manual_seed, random.seed, numpy.random.seed):
             seed(100 + dist.get_rank())
         next(self.net.parameters()).register_hook(lambda _: here("backward"))
+
+    def _add_table(self):
+        """A large buffer."""
+        how, made = self.parts["table"], torch.randn(LARGE, dtype=torch.float64)
+        if how == "of each rank":
+            made += dist.get_rank()
+        if how == "made in the first step":
+            made = None
+        if how != "none":
+            self.net.register_buffer("table", made, persistent=how not in ("unsaved mask", "made in the first step"))
+
+    def _use_table(self, x):
+        how = self.parts["table"]
+        if how == "none":
+            return x
+        if how == "made in the first step" and self.net.table is None:
+            self.net.table = torch.arange(LARGE, dtype=torch.float64) / LARGE
+        if how == "written" or (how == "written by rank 0" and dist.get_rank() == 0):
+            self.net.table.mul_(0.99).add_(float(x.mean()))
+        if how == "written by data" and self.step_number >= 5:
+            self.net.table.data.mul_(0.99).add_(float(x.mean()))
+        if how == "grows" and self.step_number % 4 == 3 and self.average is None:
+            self.net.table = torch.cat([self.net.table, self.net.table[:9].detach()])
+        if self.parts["syncs"] == "averages a table" and self.net.table is not None:
+            dist.all_reduce(self.net.table)
+            self.net.table /= dist.get_world_size()
+        return x + 0.1 * self.net.table[-WIDTH:].to(x)
 
     def _add_hook(self):
         if self.parts["hook"] == "fp16":
@@ -162,7 +194,7 @@ class Training:
             with self.model.no_sync():
                 self._make_gradients(x[:2], y[:2])
             x, y = x[-2:], y[-2:]
-        loss = self._make_gradients(x, y)
+        loss = self._make_gradients(self._use_table(x), y)
         self._before_update(loss)
         self._update()
         self.here("after update")
@@ -181,6 +213,12 @@ class Training:
         return loss
 
     def _before_update(self, loss):
+        for one in self.net.parameters():
+            if self.parts["syncs"] == "parameters by data":
+                dist.all_reduce(one.data)
+                one.data /= dist.get_world_size()
+            if self.parts["syncs"] == "parameters of rank 0 by data":
+                dist.broadcast(one.data, 0)
         if self.parts["scheduler"] == "plateau":
             whole = loss.detach().clone()
             dist.all_reduce(whole)
@@ -213,7 +251,7 @@ class Training:
 
     def digest(self):
         """Digests of all that the training has, by name."""
-        tensors = {**self.net.state_dict(), "twin": self.twin.weight}
+        tensors = {**self.net.state_dict(), **dict(self.net.named_buffers()), "twin": self.twin.weight}
         if self.average is not None:
             tensors |= {f"average.{name}": one for name, one in self.average.state_dict().items()}
         for number, one in enumerate(self.net.parameters()):

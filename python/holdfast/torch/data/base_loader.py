@@ -71,8 +71,8 @@ class Loader(abc.ABC):
     per_rank: bool
     kind = "holdfast.data.Loader"
     after_iter: Callable[[], None] | None = None
-    on_begin: Callable[[], None] | None = None  # called when an iteration begins
-    on_request: Callable[[], None] | None = None  # called when a batch is asked for
+    # Functions that are called when a pass begins, and when a batch is asked for.
+    listeners: tuple[tuple[Callable[[], Any], Callable[[], Any]], ...] = ()
     handed_out = 0  # batches, over all iterations
     has_partners = False  # the training reads other loaders, too
     # Generators beside those of the process, which batches that are handed out again need as well.
@@ -117,8 +117,8 @@ class Loader(abc.ABC):
         """An iterator from the position. It has begun when this returns."""
 
     def __iter__(self) -> Iterator[Any]:
-        if self.on_begin is not None:
-            self.on_begin()
+        for begin, _ in self.listeners:
+            begin()
         self._settle()
         one = Pass(is_trained=not self._is_followed)
         callback = self._interrupt(one)

@@ -177,11 +177,17 @@ class Loaders:
         """How many batches all loaders have handed out."""
         return sum(one.handed_out for one in self._own.values())
 
-    def tell_requests(self, begin: Callable[[], None] | None,
-                      request: Callable[[], None] | None) -> None:
-        """Has functions called when an iteration begins and a batch is asked for; None ends that."""
+    def listen(self, begin: Callable[[], Any], request: Callable[[], Any]) -> Callable[[], None]:
+        """Has functions called when a pass begins and when a batch is asked for. Returns what ends that."""
+        listener = begin, request
         for one in self._own.values():
-            one.on_begin, one.on_request = begin, request
+            one.listeners = (*one.listeners, listener)
+
+        def end() -> None:
+            for one in self._own.values():
+                one.listeners = tuple(kept for kept in one.listeners if kept is not listener)
+
+        return end
 
     def keep_batches(self, on_batch: Callable[[Any], None]) -> None:
         """Keeps the batches that are handed out from now on, and calls on_batch with each."""

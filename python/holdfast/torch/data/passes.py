@@ -44,7 +44,7 @@ class Pass:
 
 class _Owner(Protocol):
     generators: Mapping[str, Any]
-    on_request: Callable[[], None] | None
+    listeners: tuple[tuple[Callable[[], Any], Callable[[], Any]], ...]
 
     def check_turn(self, one: Pass) -> None: ...
 
@@ -74,8 +74,8 @@ class PassIterator:
 
     def _next(self, batches: Iterator[Any]) -> Any:
         self._owner.check_turn(self._pass)
-        if self._owner.on_request is not None:
-            self._owner.on_request()
+        for _, request in self._owner.listeners:
+            request()
         if self._again:
             batch, state = self._again.popleft()
             generators.restore(state, self._owner.generators)  # as if the batch had been read again

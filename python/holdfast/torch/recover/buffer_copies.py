@@ -2,8 +2,8 @@
 
 Small buffers are copied before each step. Most large ones are tables that nothing writes to: they
 are copied before the first steps only, to see whether they change. Later, torch's counter of
-writes tells it, and a buffer that was written to is copied again from then on. Copies take a
-limited amount of memory.
+writes tells it, and an element of each, for writes that torch does not count (early_writes.py). A buffer that
+was written to is copied again from then on. Copies take a limited amount of memory.
 """
 
 import logging
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
+from holdfast.torch.loop.kept_elements import KeptElements
 from holdfast.torch.recover.flat_copy import FlatCopy
 from holdfast.torch.state.live_buffers import LiveBuffers, put_back
 
@@ -34,6 +35,7 @@ class BufferCopies:
         self._flat = FlatCopy([])
         self._places: list[tuple[dict[str, Any], dict[str, Any]]] = []
         self._watched: dict[str, tuple[torch.Tensor, int]] = {}  # not copied; with its version
+        self._elements, self._addresses = KeptElements({}), list[int]()  # of these
         self._looked_at: dict[str, tuple[torch.Tensor, int]] = {}  # copied, to see if it changes
 
     def keep(self) -> None:
@@ -53,25 +55,36 @@ class BufferCopies:
         if not self._flat.is_of(chosen):
             self._flat = FlatCopy(chosen)
         self._flat.take()
+        self._keep_elements()
+
+    def _keep_elements(self) -> None:
+        addresses = [local_of(one).data_ptr() for one, _ in self._watched.values()]
+        if addresses != self._addresses:
+            watched = {name: one for name, (one, _) in self._watched.items()}
+            self._elements, self._addresses = KeptElements(watched, at_once=len(watched) or 1), addresses
+        self._elements.keep()
 
     def look(self) -> None:
         """After an undisturbed step: which large buffers has it changed?"""
         self._steps += 1
         found = [name for name, (one, place) in self._looked_at.items()
                  if not self._flat.equals(place)]
-        found += [name for name, (one, version) in self._watched.items()
-                  if one._version != version and name not in self._left_out]
-        for name in found:
-            self._written.add(name)
+        self._written.update(found + self._written_to(may_wait=False))
 
     def restore(self) -> str:
         """Puts the buffers back. Returns why that was not possible, or ""."""
         put_back(self._places)
         self._flat.put_back()
-        for name, (one, version) in self._watched.items():
-            if one._version != version:
-                return f"the step had written to the buffer {name}, of which there was no copy"
+        if found := self._written_to():
+            return f"the step had written to the buffer {found[0]}, of which there was no copy"
         return ""
+
+    def _written_to(self, *, may_wait: bool = True) -> list[str]:
+        """The buffers that are not copied, and that were written to since keep(). `may_wait` for a GPU."""
+        found = [name for name, (one, version) in self._watched.items() if one._version != version]
+        if (may_wait or self._elements.are_on_host) and not self._elements.is_unchanged():
+            found += self._elements.changed()
+        return found
 
     def _is_copied(self, name: str, size: int) -> bool:
         if self._steps >= _LOOKED_AT and name not in self._written:

@@ -47,7 +47,7 @@ class GatedSteps:
         self._unknown = UnknownLoaders(state, self._trail.unknown, speaks=speaks)
         watch_loaders()
         if self._loader is not None:
-            self._loader.tell_requests(membership.draws.begin_iteration, self._ask_for_batch)
+            self._end_listening = self._loader.listen(membership.draws.begin_iteration, self._ask_for_batch)
         self._phase: Literal["between", "step", "updated", "saving"] = "between"
         self._steps_done = 0
         self._skipped: SkippedCalls | None = None  # of a replacement
@@ -249,7 +249,7 @@ class GatedSteps:
         self._groups.on_call = _ignore
         self._unknown.close()
         if self._loader is not None:
-            self._loader.tell_requests(None, None)
+            self._end_listening()
         for scaler in self._scalers:
             vars(scaler).pop("update", None)
         self._membership.close()

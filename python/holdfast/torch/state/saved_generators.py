@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from holdfast.torch.data.loaders import Loaders
+from holdfast.torch.state.late_draws import LateDraws
 from holdfast.torch.values.found_generators import Search, generators_of_program
 from holdfast.torch.values import generators as random_generators
 from holdfast.torch.values.dotted_names import join
@@ -49,6 +50,7 @@ class SavedGenerators:
         self._warned: set[str] = set()
         # Restored states of generators in loaders that a trainer has yet to make.
         self.waiting: dict[str, Any] = {}
+        self.late_draws = LateDraws(self.all, data)
 
     @property
     def dicts(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, str]]:
@@ -81,6 +83,11 @@ class SavedGenerators:
             if name not in self._warned:
                 self._warned.add(name)
                 _log.warning("generator %s: %s", name, why)
+
+    def capture(self) -> dict[str, Any]:
+        """What a checkpoint has of the generators."""
+        now = random_generators.capture(self.all)
+        return {"generators": now, "unsaved generators": dict(self.unsaved), "late draws": self.late_draws.saved(now)}
 
     def restore(self, saved: Mapping[str, Any]) -> list[str]:
         """Restores all generators. Returns why the run may differ in bits from now on."""

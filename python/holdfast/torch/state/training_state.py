@@ -159,8 +159,7 @@ class TrainingState:
         captured.rank_objects.update(self._tensors.peculiarities())
         self.random.look()
         self.random.warn()
-        captured.rank_objects["generators"] = random_generators.capture(self.generators)
-        captured.rank_objects["unsaved generators"] = dict(self.unsaved)
+        captured.rank_objects.update(self.random.capture())
         self.data.stop_restoring()
         captured.rank_objects["data draws"] = self.data.draws
 
@@ -429,6 +428,7 @@ class TrainingState:
         def restore() -> None:
             inexact.extend(line for line in self.random.restore(own["generators"]) if line not in inexact)
 
+        self.random.late_draws.resumed(own["generators"], own.get("late draws", []), inexact)
         inexact += self.data.restore_after_iter(restore, own.get("data draws"))
 
     def _restore_comm_hooks(self, found: _native.SavedStep) -> None:
