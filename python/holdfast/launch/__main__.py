@@ -33,6 +33,7 @@ def _run() -> int:
     import torch  # noqa: F401
     import torch.distributed.fsdp
     import torch.distributed.pipelining
+    import torch.distributed.tensor.debug
     import torch.distributed.tensor.parallel  # noqa: F401
 
     import holdfast.torch.checkpointer  # noqa: F401

@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from holdfast.resize.parallel import AXES, Parallel
 from holdfast.torch.elastic.late_memory import LateMemory
+from holdfast.torch.state.empty_like import empty_like
 from holdfast.torch.state.module_names import by_key
 from holdfast.torch.values import generators
 
@@ -65,7 +66,7 @@ def give_memory(module: nn.Module, device: torch.device, late: LateMemory) -> No
                 places.setdefault(id(parameter), []).append((child, name))
     if not places and not any(one.is_meta for one in module.buffers()):
         return
-    module._apply(lambda one: late.take_from(torch.empty_like(one, device=device)) if one.is_meta else one)
+    module._apply(lambda one: late.take_from(empty_like(one, device=device)) if one.is_meta else one)
     for (child, name), *others in places.values():
         for other, same in others:
             other._parameters[same] = child._parameters[name]

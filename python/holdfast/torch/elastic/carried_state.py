@@ -9,6 +9,7 @@ import torch
 from holdfast import _native
 from holdfast.resize.parallel import Parallel
 from holdfast.torch.data.read_batch import mix_seeds
+from holdfast.torch.elastic import known_shapes
 from holdfast.torch.elastic.late_memory import free_on
 from holdfast.torch.state.peer_step import CarriedStep, PeerTensor, describe
 
@@ -56,6 +57,16 @@ class CarriedState:
                 {**self.told, "tensors": [*self.told["tensors"], *(wire for _, wire, _ in mine)],
                  "late": late})
 
+    def tell_shapes(self) -> list[Any]:
+        """What is known of operations, for workers that join; once for each stage, whose ranks know the same."""
+        assert self.told is not None
+        place = Parallel.parse(self.told["parallel"]).coordinates(self.told["rank"])
+        return known_shapes.tell() if place[1:] == (0, 0) else []
+
+    def learn_shapes(self, told: list[Any]) -> None:
+        """In a process that joins: takes what the others have told of operations."""
+        for one in told if self.told is None else []:
+            known_shapes.learn(one.get("shapes", []))
 
     def free(self, names: set[str]) -> None:
         """Gives back the memory of those tensors."""

@@ -146,7 +146,10 @@ class Change:
         self._reach("left")
         self._transport = meet_all(self._link, decided)
         old, own = self._carried.give(decided["holders"])
+        if len(decided["participants"]) > len(decided["holders"]):  # some join
+            own = own and {**own, "shapes": self._carried.tell_shapes()}
         told = tell(self._transport, own)
+        self._carried.learn_shapes(told)
         self._reach("met")
         new, finish = self._take_place(decided, told)
         self._check(decided)

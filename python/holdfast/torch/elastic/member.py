@@ -14,7 +14,7 @@ import torch.distributed as dist
 from holdfast import _native
 from holdfast.resize.control import Control
 from holdfast.resize.parallel import Parallel
-from holdfast.torch.elastic import building
+from holdfast.torch.elastic import building, known_shapes
 from holdfast.torch.elastic.carried_state import CarriedState
 from holdfast.torch.elastic.change import Change
 from holdfast.torch.elastic.held_signals import HeldSignals
@@ -66,6 +66,8 @@ class Member:
         if self.parallel.workers != ranks and not self.waits:
             raise ValueError(f"configuration {self.parallel}: has {self.parallel.workers} ranks; expected "
                              f"{ranks}, the number of this job")
+        if link is not None:
+            known_shapes.install()
         self._make_groups()
         self._make_parts(self.waits or (link is not None and link.is_replacement and link.is_rebuilt))
         if link is not None and not self.waits and dist.get_rank() == 0:

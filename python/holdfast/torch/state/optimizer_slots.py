@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from holdfast import TensorName
+from holdfast.torch.state.empty_like import empty_like
 from holdfast.torch.state.module_names import Entry
 from holdfast.torch.state.param_groups import Place
 from holdfast.torch.values.boxes import Part, Rule, part_by_rule, rule_for, whole
@@ -142,7 +143,7 @@ class SlotAllocator:
         like = info.shape == (tuple(parameter.shape) if part is None else part.shape)
         like = like and not aside
         if like and rule_for(name, self._rules) is None:
-            return torch.empty_like(parameter.detach(), dtype=info.dtype)
+            return empty_like(parameter.detach(), dtype=info.dtype)
         with_parameter = not aside or group.get("capturable") or group.get("fused")
         return torch.empty(self._local_shape(name, info, part), dtype=info.dtype,
                            device=parameter.device if with_parameter else "cpu")
