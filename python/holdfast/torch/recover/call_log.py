@@ -155,7 +155,8 @@ class CallLog:
         before the program may write to the tensors."""
         size = sum(one.nbytes for one in tensors)
         if key[0] == START_UP or size < _LONG or any(one.is_cuda for one in tensors):
-            return self.keep(key, tensors)
+            self.keep(key, tensors)
+            return None
         began = time.perf_counter()
         self._count(key, size)
         if self._thread is None:
@@ -167,9 +168,10 @@ class CallLog:
     def _finish_put(self, key: Key) -> None:
         """Waits until the thread has kept a message."""
         began = time.perf_counter()
-        tensors, put = self._puts.pop(key, ([], None))
-        if put is not None and not put.result():
-            self._put(key, tensors, [True] * len(tensors))  # waits for room, which the thread must not
+        if key in self._puts:
+            tensors, put = self._puts.pop(key)
+            if not put.result():
+                self._put(key, tensors, [True] * len(tensors))  # waits for room, which the thread must not
         self.seconds += time.perf_counter() - began
 
     def _count(self, key: Key, size: int) -> None:
