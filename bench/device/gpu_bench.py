@@ -423,7 +423,15 @@ def known_figures(path: Path | None) -> dict:
     if any(known.get("run", {}).get(key) != here[key] for key in ("processor", "cores", "gpu", "torch")):
         print(f"{path}: comes from another machine or version; all rivals are measured again", flush=True)
         return {}
-    return {name: one for name, one in known.items() if not isinstance(one, dict) or "saves" in one}
+    return {name: with_intervals(one) for name, one in known.items() if not isinstance(one, dict) or "saves" in one}
+
+
+def with_intervals(figure: Any) -> Any:
+    """Figures from a file, whose intervals are lists there."""
+    if not isinstance(figure, dict):
+        return figure
+    return {name: Interval(*one) if name.endswith(("added_ms", "of_raw")) and isinstance(one, list) else one
+            for name, one in figure.items()}
 
 
 def measure(folder: Path, options: argparse.Namespace, figures: dict,

@@ -41,8 +41,8 @@ SAVED, KILLED, STEPS = 4, 12, 16
 BLOCK = 8  # steps
 STEP_MS, BAR = 100, 2.0  # the step of which the log may take so many percent
 REFUSED_AFTER = 22  # updates: a kind is chosen at the second one, and its cost is looked at after 20 more
-LARGE = dict(layers=12, width=1024, context=1024, batch=8, words=8192)  # of each stage
-SMALL = dict(layers=1, width=64, context=32, batch=8, words=128)
+LARGE = dict(layers=5, width=1024, context=1024, batch=8, words=8192)  # of each stage
+SMALL = dict(layers=1, width=256, context=256, batch=8, words=128)  # messages as long as those that a thread keeps
 CUT_LARGE = dict(width=1024, head=64, layers=26, dropout=0.0, context=128, batch=8)  # 1.3 GB of gradients
 CUT_SMALL = dict(width=128, head=32, layers=2, dropout=0.0, context=128, batch=8)
 TOO_LITTLE, ENOUGH = {False: "1 GiB", True: "1 MiB"}, "24 GiB"  # of memory for the log; False: large
@@ -79,7 +79,7 @@ def train_stages(args: argparse.Namespace) -> None:
                                recover=holdfast.Recover(log="messages", memory="16 GiB"))
 
     def train(x: torch.Tensor) -> None:
-        source, target = x[:, :-1], x[:, 1:]
+        source, target = x[:, :-1].contiguous(), x[:, 1:].contiguous()
         with torch.autocast(args.device, torch.bfloat16, cache_enabled=False):
             schedule.step(*([source] if rank == 0 else []), **({"target": target} if rank else {}))
         norm = torch.nn.utils.get_total_norm([one.grad for one in model.parameters()]).square()
@@ -182,6 +182,7 @@ def begin(device: str) -> int:
     if device == "cpu":
         torch.set_num_threads(1)
     dist.init_process_group("gloo")
+    torch.zeros(1, device=device)  # else a mesh would give each rank a GPU of its own
     return dist.get_rank()
 
 
@@ -257,6 +258,7 @@ class Ran:
         if code:
             raise SystemExit(f"the job {run.name} ended with {code}")
         self.recovered = events_of(run, "recovered")
+        self.kept = events_of(run, "messages_kept")
         self.ends = [path.read_text() for path in sorted(run.parent.glob(f"{run.name}.end.*"))]
         self.costs = [json.loads(path.read_text()) for path in sorted(run.parent.glob(f"{run.name}.cost.*"))]
 
@@ -270,15 +272,18 @@ def measure(folder: Path, args: argparse.Namespace) -> Iterator[tuple[str, dict]
         killed.append({"rank": rank, "same_bits": ran.ends == whole.ends and len(whole.ends) == RANKS,
                        "recovered": told, "seconds": seconds_in(ran.said)})
         yield "stages", {"killed": killed}
-    yield "added", added(whole.costs[0])
-    refused = {}
+    yield "added", added(whole.costs[0]) | {"told": whole.kept}
     ran = Ran(folder / "cut-killed", args, "cut", "--memory", TOO_LITTLE[args.small], "--steps", 8, "--kill", 5)
-    refused["memory"] = {"said": sentence(ran.said, r"the gradients of \d+ updates have \d+ bytes, and memory= has "
-                                                    r"room for \d+"), "rung": ran.recovered[0]["rung"]}
+    refused = {"memory": refused_for_memory(ran.said) | {"rung": ran.recovered[0]["rung"]}}
+    yield "updates", {"refused": refused}
     ran = Ran(folder / "cut-dear", args, "cut", "--memory", ENOUGH, "--steps", REFUSED_AFTER + 3)
     refused["cost"] = {"said": sentence(ran.said, r"to keep updates takes [\d.]+% of a step: they are not kept any more")}
     gradients = int((folder / "cut-dear.gradients").read_text())
     yield "updates", {"gradient_bytes": gradients, "refused": refused}
+
+
+def refused_for_memory(said: str) -> dict:
+    return {"said": sentence(said, r"the gradients of \d+ updates have \d+ bytes, and memory= has room for \d+")}
 
 
 def added(cost: dict) -> dict:

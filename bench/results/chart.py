@@ -70,8 +70,10 @@ def over_machines(name: str, key: str) -> str:
 def milliseconds(value: float | list[float]) -> str:
     """A figure; one that has an interval is shown with it."""
     if isinstance(value, list):
-        middle, low, high = value[:3]  # the fourth is what the interval covers
+        middle, low, high, *covers = value
         digits = ".1f" if abs(high) < 10 else ",.0f"
+        if covers == [0.0]:  # it was measured once
+            return f"{middle:{digits}} ms"
         return f"{middle:{digits}} ms ({low:{digits}} to {high:{digits}})"
     return f"{value:.1f} ms" if abs(value) < 10 else f"{value:,.0f} ms"
 

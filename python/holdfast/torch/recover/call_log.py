@@ -12,7 +12,7 @@ middle of a step and cannot take part. So calls are kept by key (holdfast/recove
              others answer the replacement of a lost rank with that (messages.py).
 
 A call of a step is kept at once, or when it is complete. What is on a GPU is copied by a stream of its
-own, and is in the log when settle() has returned.
+own, and a long message by a thread while it is sent; both are in the log when settle() has returned.
 """
 
 import contextlib
@@ -21,6 +21,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import torch
@@ -32,6 +33,7 @@ from holdfast.torch.values.dtypes import tensor_from
 START_UP = -1  # the update of calls before the first one
 _ALL = -1  # stands for the ends of a collective call
 _MOST = 1 << 20  # bytes of a result of a collective call that is kept
+_LONG = 256 << 10  # bytes of a message from which on a thread keeps it
 _FULL = 64 << 20  # bytes of start-up; a program that never trains by run() would fill the memory
 
 # Collective calls that give all ranks of a group the same, so that others have what a lost rank got.
@@ -63,6 +65,8 @@ class CallLog:
         self._file = descriptor
         self._counts: dict[int, dict[Any, int]] = {START_UP: {}}
         self._copies: list[tuple[Key, torch.Tensor, torch.Tensor, Any]] = []  # from GPUs, under way
+        self._puts: dict[Key, tuple[list[torch.Tensor], Future[bool]]] = {}  # of the thread, under way
+        self._thread: ThreadPoolExecutor | None = None
         self._end = os.fstat(descriptor).st_size
         self.native.take(os.pread(descriptor, self._end, 0))
 
@@ -82,6 +86,7 @@ class CallLog:
         self._begin_with(*kept)
 
     def _begin_with(self, packed: bytes, counts: dict[Any, int]) -> None:
+        wait([put for _, put in self._puts.values()])
         self.native.clear()
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, packed, 0)
@@ -89,6 +94,7 @@ class CallLog:
         self._end, self._counts, self.whole_after = len(packed), {START_UP: counts}, None
         self.unanswered.clear()
         self._copies.clear()
+        self._puts.clear()
 
     def begin(self, update: int | None) -> None:
         """Calls belong to that update from now on, and are counted from 0; None if to none."""
@@ -137,28 +143,53 @@ class CallLog:
         size = sum(one.nbytes for one in tensors)
         if key[3] == _ALL and size > _MOST:
             return self.on_unfit(f"{key[2]} of {size} bytes in group {key[1]}")
-        self.size += size
-        if key[3] != _ALL:
-            border = f"{key[3]}>{key[4]}"
-            self.borders[border] = self.borders.get(border, 0) + size
+        self._count(key, size)
         if len(tensors) == 1 and tensors[0].is_cuda:
             self._copies.append((key, tensors[0], *_copy_beside(tensors[0])))
         else:
             self._put(key, tensors, [True] * len(tensors))
         self.seconds += time.perf_counter() - began
 
+    def keep_beside(self, key: Key, tensors: list[torch.Tensor]) -> Callable[[], None] | None:
+        """Keeps what is sent. If it is long, a thread does that while it is sent: what is returned is to be called
+        before the program may write to the tensors."""
+        size = sum(one.nbytes for one in tensors)
+        if key[0] == START_UP or size < _LONG or any(one.is_cuda for one in tensors):
+            self.keep(key, tensors)
+            return None
+        began = time.perf_counter()
+        self._count(key, size)
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, "holdfast-log")
+        self._puts[key] = tensors, self._thread.submit(self._try_put, key, tensors, [True] * len(tensors))
+        self.seconds += time.perf_counter() - began
+        return functools.partial(self._finish_put, key)
+
+    def _finish_put(self, key: Key) -> None:
+        """Waits until the thread has kept a message."""
+        began = time.perf_counter()
+        if key in self._puts:
+            tensors, put = self._puts.pop(key)
+            if not put.result():
+                self._put(key, tensors, [True] * len(tensors))  # waits for room, which the thread must not
+        self.seconds += time.perf_counter() - began
+
+    def _count(self, key: Key, size: int) -> None:
+        self.size += size
+        if key[3] != _ALL:
+            border = f"{key[3]}>{key[4]}"
+            self.borders[border] = self.borders.get(border, 0) + size
+
     def settle(self) -> None:
         """Returns when all that was kept is in the log."""
+        for key in list(self._puts):
+            self._finish_put(key)
         began = time.perf_counter()
         copies, self._copies = self._copies, []
         for key, _, copy, event in copies:
             event.synchronize()
             self._put(key, [copy], [True])
         self.seconds += time.perf_counter() - began
-
-    def forget_copies(self) -> None:
-        """The step has failed, and is made again: what was under way is not kept."""
-        self._copies.clear()
 
     def _keep_start_up(self, key: Key, tensors: list[torch.Tensor]) -> None:
         self._put(key, tensors, [one.layout == torch.strided and one.nbytes <= _MOST
@@ -170,15 +201,20 @@ class CallLog:
             self.on_full()
 
     def _put(self, key: Key, tensors: list[torch.Tensor], kept: list[bool]) -> None:
+        # If there is no room later, either, the log tells of the hole.
+        if not self._try_put(key, tensors, kept) and self.make_room():
+            self._try_put(key, tensors, kept)
+
+    def _try_put(self, key: Key, tensors: list[torch.Tensor], kept: list[bool]) -> bool:
+        """False if there is no room."""
         flat = [one.detach().cpu().contiguous() for one, is_kept in zip(tensors, kept, strict=True)
                 if is_kept]
         parts = [(one.data_ptr(), one.nbytes) for one in flat]
-        for is_last in (False, True):
-            try:
-                return self.native.put(key, json.dumps([_described(tensors), kept]), parts)
-            except OSError:  # no room: if there is none later, either, the log tells of the hole
-                if is_last or not self.make_room():
-                    return
+        try:
+            self.native.put(key, json.dumps([_described(tensors), kept]), parts)
+        except OSError:
+            return False
+        return True
 
     def answer(self, key: Key, tensors: list[torch.Tensor]) -> None:
         """Gives the tensors what other ranks said.

@@ -348,7 +348,7 @@ class SwapGroup(dist.ProcessGroup):
                 key, self._size, is_sent=is_sent):
             return call
         if is_sent:
-            log.keep(key, tensors_in(args[0]))
+            call.on_done = log.keep_beside(key, tensors_in(args[0]))
         else:
             call.on_done = lambda: log.keep(key, tensors_in(outputs))
             if key[0] == START_UP and name not in _PAIRS:

@@ -102,6 +102,8 @@ class Call(dist._Work):
             on_done()
 
     def is_completed(self) -> bool:
+        if self._is_pair and not self._is_done and self._inner.is_completed():
+            self._tell_done()  # what is sent may be written to from now on
         return self._is_done or self._inner.is_completed()
 
     def is_completed_inside(self) -> bool:
