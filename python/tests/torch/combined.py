@@ -105,7 +105,7 @@ class Training:
         how, made = self.parts["table"], torch.randn(LARGE, dtype=torch.float64)
         if how == "of each rank":
             made += dist.get_rank()
-        if how == "made in the first step":
+        if how == "made in the first step" and self.parts["average"] == "none":  # averages copy all buffers
             made = None
         if how != "none":
             self.net.register_buffer("table", made, persistent=how not in ("unsaved mask", "made in the first step"))
@@ -120,7 +120,7 @@ class Training:
             self.net.table.mul_(0.99).add_(float(x.mean()))
         if how == "written by data" and self.step_number >= 5:
             self.net.table.data.mul_(0.99).add_(float(x.mean()))
-        if how == "grows" and self.step_number % 4 == 3 and self.average is None:
+        if how == "grows" and self.step_number % 4 == 3 and self.parts["average"] == "none":
             self.net.table = torch.cat([self.net.table, self.net.table[:9].detach()])
         if self.parts["syncs"] == "averages a table" and self.net.table is not None:
             dist.all_reduce(self.net.table)
