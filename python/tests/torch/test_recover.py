@@ -151,11 +151,12 @@ def test_what_a_step_changes_before_its_update_changes_once(tmp_path, whole, how
     Ran("ddp", tmp_path / "run", 12, kills, how).check(whole("ddp", 12, how))
 
 
-def test_gradients_of_earlier_steps_are_kept(tmp_path, whole):
+@pytest.mark.parametrize("kind", ["ddp", "fsdp", pytest.param("hsdp", marks=LONG)])
+def test_gradients_of_earlier_steps_are_kept(tmp_path, whole, kind):
     how = ["keeps gradients"]
     # After the update of step 7, the others drop their gradients.
     kills = ["0:4:after backward", "1:7:after update", "2:9:gate"]
-    Ran("ddp", tmp_path / "run", 10, kills, how).check(whole("ddp", 10, how))
+    Ran(kind, tmp_path / "run", 10, kills, how).check(whole(kind, 10, how))
 
 
 @LONG
@@ -164,6 +165,12 @@ def test_an_average_that_reads_statistics_at_the_top_of_the_loop_restarts_exactl
     ran = Ran("ddp", tmp_path / "run", 9, kills, how)
     ran.check_restart(whole("ddp", 9, how), "")
     assert "checkpoint, exact" in ran.said, ran.said
+
+
+def test_an_average_of_a_stage_is_compared_with_those_of_the_same_stage(tmp_path):
+    ran = Ran("pipeline", tmp_path / "run", 10, ["0:5:forward", "3:7:after step"], ["average first"])
+    assert ran.code == 0 and ran.killed == set(ran.kills), ran.said
+    assert ran.said.count("starts again") == 2 and "Traceback" not in ran.said, ran.said
 
 
 def test_a_restart_without_gradients_that_steps_keep_is_not_exact(tmp_path):

@@ -63,7 +63,7 @@ class Agreement:
             return f"{name_a_few(found)}: other values on a replacement than on other ranks"
         taken = self._take_tensors(transport, tensors, pieces, is_new=is_new)
         if is_new and (found or tensors):
-            self._take(found, old[0]["values"], taken)
+            self._take(found, [one["values"] for one in old], taken)
         self._at_start = self._digest(self._values())
         return ""
 
@@ -126,17 +126,22 @@ class Agreement:
         _native.change_layout(transport, none if is_new else mine, mine if is_new else none, PATIENCE)
         return {piece.name: piece.tensor for piece, _ in chosen if piece.kind == "object"}
 
-    def _take(self, found: Sequence[str], values: Mapping[str, Any],
+    def _take(self, found: Sequence[str], survivors: Sequence[Mapping[str, Any]],
               taken: Mapping[str, torch.Tensor]) -> None:
-        """Gives the objects with these paths, or with tensors that were taken, the values of a survivor."""
+        """Gives the objects with these paths, or with tensors that were taken, the values of a survivor.
+
+        The object of another stage has other tensors. If no survivor has the same, its values stay.
+        """
         if any(path.split(".")[0] == _OPTIONS for path in found):
-            self._peers.load_options(values[_OPTIONS])
+            self._peers.load_options(survivors[0][_OPTIONS])
         changed = self._objects_of(found)
         for one in self._peers.but_loader():
-            tensors = {piece.name: piece.tensor for piece in one.capture()[1]}
+            own, pieces = one.capture()
+            tensors = {piece.name: piece.tensor for piece in pieces}
             if one in changed or tensors.keys() & taken.keys():
-                one.give(values["things"][one.key], {name: taken.get(name, tensor).clone()
-                                                     for name, tensor in tensors.items()})
+                trees = [values["things"].get(one.key) for values in survivors]
+                tree = next((tree for tree in trees if tensor_names_in(tree) == tensor_names_in(own)), own)
+                one.give(tree, {name: taken.get(name, tensor).clone() for name, tensor in tensors.items()})
 
     def _objects_of(self, found: Sequence[str]) -> list[Stateful]:
         """The objects that the values of these paths belong to."""

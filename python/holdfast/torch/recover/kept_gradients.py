@@ -2,7 +2,8 @@
 
 Most trainings drop them before they make others, by zero_grad() at the beginning or the end of a step,
 and need no copy. Some keep them, and add to them. So when a step begins with gradients, some of
-the parameters tell, by a hook in the backward pass, whether theirs are still there.
+the parameters tell, by a hook in the backward pass, whether theirs are still there. They are asked again
+if a gradient is the same tensor at the gate of a later step as at its beginning, and was written to.
 """
 
 import logging
@@ -10,8 +11,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from holdfast.torch.recover.buffer_copies import local_of
+from holdfast.torch.state.gradients import gathered
 
 _log = logging.getLogger("holdfast")
 
@@ -22,25 +25,31 @@ MOST_BYTES = 64 << 20  # of gradients that are kept for a replacement
 class KeptGradients:
     """The gradients at the beginning of the newest step."""
 
-    def __init__(self, parameters: Callable[[], Mapping[str, torch.Tensor]], known: dict[str, bool], *,
-                 speaks: bool) -> None:
+    def __init__(self, parameters: Callable[[], Mapping[str, torch.Tensor]], models: list[Any],
+                 known: dict[str, bool], *, speaks: bool) -> None:
         """`known` says whether steps add to gradients of earlier steps ("are kept"), and whether the
         newest step may ("is unsure"). `speaks` is true on the one rank that tells what was found."""
         self._find_parameters, self._known, self._speaks = parameters, known, speaks
+        self._models = models
         self._parameters: list[torch.Tensor] = []
+        # Some of the parameters, with the gradients that the step has begun with and their versions.
+        self._begun_with: list[tuple[torch.Tensor, torch.Tensor, tuple[int, int]]] = []
+        self._zeroes = False  # gradients are the same tensors in all steps, and steps make them zero
         self._is_answered = False
         self._hooks: list[Any] = []
         self._copies: list[torch.Tensor | None] = []
 
     def forget(self) -> None:
         """Parameters may have been replaced."""
-        self._parameters = []
+        self._parameters, self._begun_with = [], []
 
     def keep(self) -> None:
         """Copies the gradients, if steps add to them or it is not known yet."""
         self._parameters = self._parameters or list(self._find_parameters().values())
         if not (self._is_answered or self._known["are kept"]):
             self._ask()
+        self._begun_with = [(one, one.grad, _versions(one.grad)) for one in self._parameters[:_ASKED]
+                            if one.grad is not None]
         self._copies = []
         if self._known["are kept"] or self._known["is unsure"]:
             self._copies = [None if one.grad is None else local_of(one.grad).clone()
@@ -50,7 +59,9 @@ class KeptGradients:
         self._remove_hooks()
         asked = [one for one in self._parameters if one.grad is not None and one.requires_grad
                  and one.grad.layout is torch.strided and bool(local_of(one.grad).any())]
-        self._hooks = [one.register_hook(_Question(self.answer, one)) for one in asked[:_ASKED]]
+        made = gathered(self._models) if any(isinstance(one, DTensor) for one in asked) else {}
+        self._hooks = [made.get(id(one), one).register_hook(_Question(self.answer, one))
+                       for one in asked[:_ASKED]]
         self._known["is unsure"] = bool(asked)
 
     def answer(self, is_there: bool) -> None:
@@ -60,10 +71,15 @@ class KeptGradients:
 
     def look(self, function: str) -> None:
         """At the gate of a step: ends what _ask() began."""
+        are_same = any(one.grad is then and _versions(then) != before for one, then, before in self._begun_with)
+        self._begun_with = []
         if not self._hooks:
+            if are_same and not (self._known["are kept"] or self._zeroes):
+                self._is_answered, self._known["is unsure"] = False, True
             return
         self._remove_hooks()
-        self._known["is unsure"] = False
+        self._known["is unsure"] = are_same and not self._is_answered
+        self._zeroes = are_same and self._is_answered and not self._known["are kept"]
         size = sum(one.grad.nbytes for one in self._parameters if one.grad is not None)
         if self._known["are kept"] and self._speaks and size > MOST_BYTES:
             _log.warning("ck.run(%s) adds to gradients of earlier steps, and their %d MiB are too many "
@@ -86,6 +102,10 @@ class KeptGradients:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
+
+
+def _versions(gradient: torch.Tensor) -> tuple[int, int]:
+    return gradient._version, local_of(gradient)._version
 
 
 class _Question:

@@ -36,7 +36,7 @@ class StepStart:
         self._buffers = BufferCopies(state.models)
         self._options, self._objects = KeptOptions(state.optimizers), KeptObjects(state)
         self._writes = EarlyWrites(state.parameters, trail.written, speaks=state.rank == 0)
-        self._kept_gradients = KeptGradients(state.parameters, trail.gradients,
+        self._kept_gradients = KeptGradients(state.parameters, state.models, trail.gradients,
                                              speaks=state.rank == 0)
         state.on_forget += [self._writes.forget, self._kept_gradients.forget]
         self._inputs = StepInputs()

@@ -4,7 +4,7 @@ Each rank saves its own gradients, because ranks may not have averaged them yet,
 restored only on as many ranks as saved. A resume names gradients that could not be saved.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -63,14 +63,21 @@ def gradient_like(parameter: torch.Tensor, saved: torch.Tensor) -> torch.Tensor:
 
 def has_unreduced_gradients(model: Any) -> bool:
     """True if FSDP keeps gradients that are not reduced yet, which no `.grad` shows."""
-    if not isinstance(model, torch.nn.Module):
-        return False
-    for module in model.modules():
+    return any(map(_is_unreduced, _of_fsdp(model)))
+
+
+def gathered(models: Iterable[Any]) -> dict[int, torch.Tensor]:
+    """Where the backward pass makes the gradients of parameters that FSDP cuts, by the ids of these."""
+    found = {id(one.sharded_param): getattr(one, "_unsharded_param", None) for model in models
+             for one in _of_fsdp(model)}
+    return {key: one for key, one in found.items() if one is not None and one.requires_grad}
+
+
+def _of_fsdp(model: Any) -> Iterator[Any]:
+    """The parameters of a model as FSDP has them."""
+    for module in model.modules() if isinstance(model, torch.nn.Module) else ():
         if isinstance(module, FSDPModule):
-            group = module._get_fsdp_state()._fsdp_param_group
-            if any(_is_unreduced(one) for one in getattr(group, "fsdp_params", ())):
-                return True
-    return False
+            yield from getattr(module._get_fsdp_state()._fsdp_param_group, "fsdp_params", ())
 
 
 def _is_unreduced(parameter: Any) -> bool:
