@@ -85,6 +85,7 @@ HOW = {
     "each step", "other in the step": "one that steps read", "looks at data": "one that is read to its "
     "end behind each step, and one of which the first sample is read",
     "keeps gradients": "gradients that are added to in the next step, three of four times",
+    "keeps gradients late": "the same from step 5 on",
     "in place": "the step writes to its batch, and takes things out of it",
     "reads": "the step reads a second batch itself",
     "accumulates": "gradients of one update in two ck.run(), which is refused",
@@ -333,7 +334,7 @@ class Training:
             self.average.update_parameters(self.net)
         if not how & {"schedules first", "schedules at the top"}:
             self.scheduler.step()
-        if "keeps gradients" in how and step % 4 != 3:
+        if ("keeps gradients" in how or ("keeps gradients late" in how and step >= 5)) and step % 4 != 3:
             for one in self.net.parameters():
                 one.grad.mul_(0.5)
         else:

@@ -167,6 +167,14 @@ def test_an_average_that_reads_statistics_at_the_top_of_the_loop_restarts_exactl
     assert "checkpoint, exact" in ran.said, ran.said
 
 
+@pytest.mark.parametrize("kind", ["ddp", pytest.param("fsdp", marks=LONG)])
+def test_steps_that_begin_to_keep_gradients_are_noticed(tmp_path, whole, kind):
+    how = ["keeps gradients late"]  # step 6 is the first that adds to some
+    Ran(kind, tmp_path / "known", 10, ["1:8:after backward"], how).check(whole(kind, 10, how))
+    ran = Ran(kind, tmp_path / "unknown", 10, ["1:6:after backward"], how)
+    ran.check_restart(whole(kind, 10, how), "gradients of earlier steps")
+
+
 def test_an_average_of_a_stage_is_compared_with_those_of_the_same_stage(tmp_path):
     ran = Ran("pipeline", tmp_path / "run", 10, ["0:5:forward", "3:7:after step"], ["average first"])
     assert ran.code == 0 and ran.killed == set(ran.kills), ran.said

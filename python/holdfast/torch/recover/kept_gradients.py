@@ -71,7 +71,7 @@ class KeptGradients:
 
     def look(self, function: str) -> None:
         """At the gate of a step: ends what _ask() began."""
-        are_same = any(one.grad is then and _versions(then) != before for one, then, before in self._begun_with)
+        are_same = self._are_added_to()
         self._begun_with = []
         if not self._hooks:
             if are_same and not (self._known["are kept"] or self._zeroes):
@@ -85,6 +85,13 @@ class KeptGradients:
             _log.warning("ck.run(%s) adds to gradients of earlier steps, and their %d MiB are too many "
                          "to be kept for a replacement: all ranks start again from a checkpoint if "
                          "a rank dies; expected zero_grad() in each step", function, size >> 20)
+
+    def lacks_copies(self) -> bool:
+        """True if the step has written to gradients that it began with, and that nobody knew it keeps."""
+        return not (self._copies or self._zeroes) and self._are_added_to()
+
+    def _are_added_to(self) -> bool:
+        return any(one.grad is then and _versions(then) != before for one, then, before in self._begun_with)
 
     def restore(self) -> None:
         """Puts the gradients back, if there are copies."""

@@ -80,6 +80,8 @@ class StepStart:
         why = next(filter(None, [self._writes.restore(undone), *(part.restore() for part in parts)]), "")
         if self._loader is not None and not self._loader.hand_out_again():
             why = "the step had read batches up to the end of an iteration"
+        if self._kept_gradients.lacks_copies():
+            why = "the step had added to gradients of earlier steps, of which there was no copy"
         self._ddp_buckets.set_sync_flags(self._flags)
         had = any(version is not None for version in self._gradients)
         for optimizer in self._optimizers:

@@ -36,7 +36,8 @@ class LateDraws:
         self._expected: Sequence[Moved] = ()  # notes of the checkpoint that was resumed
         self._inexact: list[str] = []  # gets a line if they are not met
         me = weakref.ref(self)  # a loader may live longer
-        data.listen(lambda: (one := me()) and one._begin_pass(), lambda: (one := me()) and one._ask())
+        end = data.listen(lambda: (one := me()) and one._begin_pass(), lambda: (one := me()) and one._ask())
+        weakref.finalize(self, end).atexit = False
 
     def saved(self, generators: Any) -> list[Moved]:
         """A save has these generators. Returns the notes that belong into it."""
