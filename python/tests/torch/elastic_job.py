@@ -87,13 +87,13 @@ def note_bits(what):
     state, link = vars(ck).get("_state"), job._member._side.link
     if "no bits" in how or state is None:
         return
-    if what == "after" and (state is described[0] or worker not in link.members):
+    if what == "after" and (state is described[0] or link.slot not in link.members):
         return  # the worker has no part in what follows
     described[0] = state
     Path(f"{run}.bits").mkdir(exist_ok=True)
     held = {name: (tuple(piece.shape), piece.box.extents, piece.tensor.clone())
             for piece, name in state.saved_pieces()}
-    torch.save(held, f"{run}.bits/{link.incarnation:03}.{link.announced:03}.{what}.{worker}")
+    torch.save(held, f"{run}.bits/{link.incarnation:03}.{link.announced:03}.{what}.{link.slot}")
 
 
 def note_count(**counted):
