@@ -369,8 +369,7 @@ class GatedSteps:
         """Returns when this rank is committed to the update. Raises _Back if all make the step again."""
         reach("gate")
         try:
-            if self._groups.failure is not None:
-                raise self._groups.failure
+            self._check_may_pass()
             with self._groups.at_gate():
                 self._membership.pass_on_update()
                 self._membership.compare_at_gate()
@@ -382,6 +381,10 @@ class GatedSteps:
                 raise _Back from None
             gate.forward(gate.committed + 1)
         self._messages.commit()
+
+    def _check_may_pass(self) -> None:
+        if self._groups.failure is not None:
+            raise self._groups.failure
 
     def _was_void(self, error: Exception) -> bool:
         """Whether a run has failed because a rank was lost: in a collective call, or in a save."""

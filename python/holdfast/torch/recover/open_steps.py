@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from holdfast.errors import UnavailableError
 from holdfast.torch.recover.buddies import BuddyGate
 from holdfast.torch.recover.gated_steps import GatedSteps
 from holdfast.torch.recover.membership import Membership
@@ -49,6 +50,11 @@ class OpenSteps(GatedSteps):
         assert isinstance(gate, OpenGate)
         gate.waits = not updates
         super()._pass_gate(updates=updates, optimizer=optimizer)
+
+    def _check_may_pass(self) -> None:
+        super()._check_may_pass()
+        if self._membership.is_broken:  # nothing holds the update back, and it would have to be taken back
+            raise UnavailableError("a rank was lost")
 
     def _pass(self, gate: BuddyGate, made: Made) -> None:
         super()._pass(gate, made)
