@@ -1,16 +1,18 @@
-"""Makes the chart and the table of README.md from the figures in this folder.
+"""Makes the chart, the table and the sentences about them in README.md from the figures in this folder.
 
-    python3 bench/results/chart.py            writes the two SVG files and the table in README.md
+    python3 bench/results/chart.py            writes the two SVG files and the section of README.md
     python3 bench/results/chart.py --check    writes nothing; exits with 1 if one of them differs
 
 The figures of the chart come from one file, gpu_bench_rivals_h200.json: one run on one machine, in which
-blocks of steps with a save and without took turns. Runs on further machines of this kind stand in
+blocks of steps with a save and without took turns. An engine that failed there has a row that says so, and one
+that has no figure is named. Runs on further machines of this kind stand in
 gpu_bench_rivals_*_h200.json. Where the interval of one of them does not overlap with that of the first, the
 table has the range over the machines instead of the interval.
 """
 
 import json
 import sys
+from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 
@@ -22,6 +24,10 @@ ROOT = FOLDER.parents[1]
 README = pages.Section.made_by(ROOT / "README.md", "bench/results/chart.py")
 
 TITLE = "Time that one save of 4.03 GB adds to a training on one H200"
+PICTURE = '''<picture>
+  <source media="(prefers-color-scheme: dark)" srcset="docs/images/save_time_dark.svg">
+  <img src="docs/images/save_time_light.svg" width="720" alt="Time that one save adds to training">
+</picture>'''
 FIGURES = "gpu_bench_rivals_h200.json"
 # The name in the chart, and the name in the file.
 LIBRARIES = [
@@ -33,7 +39,7 @@ LIBRARIES = [
     ("DCP async_save", "DCP async_save"),
     ("safetensors", "safetensors"),
     ("torch.save", "torch.save"),
-]  # those that a run has not measured are left out
+]
 COLUMNS = ["", "a save adds (95 % interval)", "the first save adds", "on disk after"]
 
 WIDTH, LEFT, BAR, GAP, TOP = 720, 170, 22, 14, 52  # pixels
@@ -54,7 +60,18 @@ def further() -> list[dict]:
 
 def measured() -> list[tuple[str, str]]:
     figures = read()
-    return [(shown, name) for shown, name in LIBRARIES if name in figures]
+    return [(shown, name) for shown, name in LIBRARIES if "save_added_ms" in figures.get(name, {})]
+
+
+def failed() -> list[tuple[str, str]]:
+    """What was tried and did not work, and why."""
+    figures = read()
+    return [(shown, figures[name]["failed"]) for shown, name in LIBRARIES if "failed" in figures.get(name, {})]
+
+
+def missing() -> list[str]:
+    figures = read()
+    return [shown for shown, name in LIBRARIES if name not in figures]
 
 
 def over_machines(name: str, key: str) -> str:
@@ -80,9 +97,57 @@ def milliseconds(value: float | list[float]) -> str:
 
 def table() -> str:
     figures = read()
-    return pages.table(COLUMNS, (
-        [shown, over_machines(name, "save_added_ms"), over_machines(name, "first_added_ms"),
-         f"{figures[name]['durable_s']:.1f} s"] for shown, name in measured())) + "\n"  # fmt: skip
+    rows = [[shown, over_machines(name, "save_added_ms"), over_machines(name, "first_added_ms"),
+             f"{figures[name]['durable_s']:.1f} s"] for shown, name in measured()]  # fmt: skip
+    return pages.table(COLUMNS, [*rows, *([shown, f"failed: {why}", "", ""] for shown, why in failed())]) + "\n"
+
+
+def opening() -> str:
+    figures = read()
+    ours = figures[LIBRARIES[0][1]]["save_added_ms"]
+    return (f"Training goes on while a save is written. A save of {figures['bytes'] / 1e9:.2f} GB adds "
+            f"{milliseconds(ours[0])},\nif the GPU has room for a copy of the state:")  # fmt: skip
+
+
+def rounds() -> str:
+    """How the table was measured."""
+    figures = read()
+    counts = {shown: len(figures[name]["rounds_ms"]["save"]) for shown, name in measured()}
+    firsts = {len(figures[name]["firsts_ms"]) for _, name in measured()}
+    told = (f"A GPT with 336 million parameters and AdamW on one {figures['device']}. Blocks of 30 steps with and\n"
+            f"without a save took turns, and the table has the difference: {counts_text(counts)};\n"
+            f"{' or '.join(map(str, sorted(firsts)))} first saves each. {machines_text(name for _, name in measured())}\n")  # fmt: skip
+    if absent := missing():
+        told += f"Not measured: {'; '.join(absent)}.\n"
+    return told + "[bench/results](bench/results/README.md) has every figure."
+
+
+def counts_text(counts: dict[str, int]) -> str:
+    """ "11 rounds of Holdfast, 6 of each other" """
+    groups: dict[int, list[str]] = {}
+    for name, count in counts.items():
+        groups.setdefault(count, []).append(name)
+    if len(groups) == 1:
+        return f"{next(iter(groups))} rounds of each"
+    (first, names), *others = groups.items()
+    words = [f"{first} rounds of {', '.join(names)}"]
+    for count, names in others:
+        words.append(f"{count} of {'each other' if len(groups) == 2 else ', '.join(names)}")
+    return ", ".join(words)
+
+
+def machines_text(names: Iterable[str]) -> str:
+    """Whether one machine has measured all of them: each names the one that did (bench/measuring/machines.py)."""
+    figures = read()
+    own = {figures[name].get("identity", "") for name in names}
+    if "" in own:
+        return "Their machines were not kept."
+    return "One machine measured all." if len(own) == 1 else f"{len(own)} machines of this kind measured them."
+
+
+def section() -> str:
+    """What stands in README.md."""
+    return f"\n{opening()}\n\n{PICTURE}\n\n{table()}\n{rounds()}\n\n"
 
 
 def text(x: float, y: float, words: str, colour: str, more: str = "") -> str:
@@ -117,7 +182,7 @@ def chart(mode: str) -> str:
 def wanted() -> dict[Path, str]:
     """Every file that this script makes, with its text."""
     charts = {ROOT / "docs/images" / f"save_time_{mode}.svg": chart(mode) for mode in COLOURS}
-    return charts | {README.page: README.written(f"\n{table()}\n")}
+    return charts | {README.page: README.written(section())}
 
 
 def main(arguments: list[str]) -> int:

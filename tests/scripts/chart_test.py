@@ -36,6 +36,25 @@ class ChartTest(unittest.TestCase):
             self.assertNotEqual(script.table(), table)
             self.assertNotEqual(script.chart("light"), chart)
 
+    def test_the_sentences_follow_from_the_figures(self):
+        script = load_script()
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copy(script.FOLDER / script.FIGURES, folder)
+            script.FOLDER, before = Path(folder), script.section()
+            figures = script.read()
+            figures["Holdfast, copy inside the GPU"]["save_added_ms"][0] = 7.25
+            for _, name in script.measured():
+                figures[name]["identity"] = "a"
+            figures["torch.save"]["rounds_ms"]["save"].append(3000.0)
+            figures["safetensors"] = {"failed": "OSError: it is full"}
+            del figures["DCP async_save"]
+            (script.FOLDER / script.FIGURES).write_text(json.dumps(figures))
+            made = script.section()
+        for words in ("adds 7.2 ms,", "7 of torch.save", "One machine measured all",
+                      "| safetensors | failed: OSError: it is full |", "; DCP async_save."):
+            self.assertIn(words, made)
+            self.assertNotIn(words, before)
+
     def test_the_charts_are_well_formed_and_show_every_library(self):
         script = load_script()
         for mode in script.COLOURS:

@@ -1,7 +1,7 @@
 """Checks that every measured figure of the documents has a source: it stands in a section that a program
 makes, or in the same paragraph or row as a link to its file below bench/results.
 
-What is a number with ms, s, MB/s, GB/s, %, x, times or points, but no measurement of ours, is exempt: a
+What is a number with ms, s, MB/s, GB/s, %, x, times or points, or with the whole words of them, but no measurement of ours, is exempt: a
 figure that somebody published, with a letter of papers.md in its cell or paragraph such as (A); and what a
 page lists in a comment of its own, such as defaults, limits and examples:
 
@@ -15,7 +15,8 @@ import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-FIGURE = re.compile(r"(?<![\w.,])\d[\d,]*(?:\.\d+)?\s?(?:ms|s|MB/s|GB/s|%|x|times|points)(?![\w/%])")
+FIGURE = re.compile(r"(?<![\w.,])\d[\d,]*(?:\.\d+)?\s?(?:ms|s|MB/s|GB/s|%|x|times|points|(?:milli|micro)?seconds?"
+                    r"|per cent|percent|(?:mega|giga)bytes (?:a|per) second)(?![\w/%])")  # fmt: skip
 MADE = re.compile(r"<!-- (?:made by .*?: begin|the table .*?) -->.*?"
                   r"<!-- (?:made by .*?: end|end of the table) -->", re.DOTALL)  # fmt: skip
 CODE = re.compile(r"^(`{3,}).*?^\1\n|`[^`\n]*`", re.DOTALL | re.MULTILINE)
@@ -24,7 +25,7 @@ PUBLISHED = re.compile(r"\((?:[ACNRD](?:, )?)+[^)]*\)")  # the letters of papers
 SOURCE = "bench/results"
 # Pages that a program makes as a whole; a test compares each.
 MADE_PAGES = {"checkpoints.md", "corruption.md", "idioms.md", "schedule.md"}
-COUNT = 51  # of the figures that the comments exempt
+COUNT = 62  # of the figures that the comments exempt
 
 
 def pages() -> list[Path]:
@@ -74,8 +75,9 @@ class FiguresTest(unittest.TestCase):
     def test_figures_are_found(self):
         text = ("It takes 5 ms.\n\n| a | 1,234.5 GB/s |\n| b | 3 s (C) | 4 s |\n\nIn `bench/x.py` 3 % of\n"
                 "[this](bench/results/a.json), 12 x.\n\n```\n7 s\n```\n<!-- made by x: begin -->\n8 s\n"
-                "<!-- made by x: end -->\nstep 2 of 3, 10 samples, 2.5x, 4x4\n")
-        self.assertEqual(bare_figures(text), ["5 ms", "1,234.5 GB/s", "4 s", "2.5x"])
+                "<!-- made by x: end -->\nstep 2 of 3, 10 samples, 2.5x, 4x4\nabout 5 milliseconds, 2 seconds, 7 percent\n")
+        self.assertEqual(bare_figures(text), ["5 ms", "1,234.5 GB/s", "4 s", "2.5x", "5 milliseconds", "2 seconds",
+                                              "7 percent"])
 
     def test_a_page_can_exempt_settings(self):
         text = "Waits 5 s.\n<!-- figures that nobody measured: 5 s -->\n"
