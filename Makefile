@@ -10,7 +10,7 @@ help:
 	@echo "make campaign  the study of flipped bits (docs/studies/corruption.md); takes hours, and"
 	@echo "               continues where it was stopped"
 	@echo "make study     how other frameworks save: cost, formats, scale, bits, crashes; takes hours, goes on"
-	@echo "               where it was stopped, and installs the frameworks first. make study-quick: 20 min"
+	@echo "               where it was stopped, and installs the frameworks first. make study-quick: less of it"
 	@echo "make test-all  also: address, undefined-behaviour and thread sanitizers, leaks,"
 	@echo "               hundreds of kills, the wheel, Slurm, the documents in a fresh clone,"
 	@echo "               the adapters with their real packages, clang-tidy, fuzzing, the other CPU"

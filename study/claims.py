@@ -10,6 +10,7 @@ results cannot decide says what it would take. A test makes the table again and 
 import csv
 import json
 import statistics
+import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,7 +19,8 @@ from typing import Any, NamedTuple
 STUDY = Path(__file__).resolve().parent
 ROOT = STUDY.parent
 sys.path[:0] = [str(STUDY / "corruption"), str(STUDY), str(ROOT / "bench")]
-import page as corruption  # noqa: E402: these are in folders of their own
+import larger  # noqa: E402: these are in folders of their own
+import page as corruption  # noqa: E402
 import recovery_page as recovery  # noqa: E402
 from measuring.machines import name_of  # noqa: E402
 from measuring.pages import Section, table  # noqa: E402
@@ -32,6 +34,7 @@ PAPERS = ROOT / "docs/studies/papers.md"
 SECTION = Section.made_by(PAPERS, "study/claims.py")
 FIGURES = ROOT / "bench/results"
 OPEN = "not decided here"
+CRUCIAL_BIT = "one crucial bit"
 NOT_REPRODUCED = "not reproduced"
 RELEVANT = 1.0  # percent of a step: less is no relevant difference
 HEAD = ["the abstract says", "verdict here", "found", "made by"]
@@ -57,27 +60,29 @@ def checkpoint_claims() -> list[Claim]:
               if "kill" in cell and "holdfast" not in name}  # fmt: skip
     whole = [name for name, cell in others.items() if set(cell["kill"]) <= {"newest", "previous"}]
     lost = [name for name, cell in others.items() if cell["kill"].get("lost")]
-    rivals = read("gpu_bench_rivals_h200.json")
-    added = [f"{name} {number(rivals[name]['save_added_ms'])} ms" for name in
-             ("DCP async_save", "torch.save") if name in rivals]  # fmt: skip
     return [
         Claim("Chainer, PyTorch and TensorFlow differ critically in how they checkpoint",
               CONFIRMED if whole and lost else UNDECIDED,
               f"for crashes: of {len(others)} ways to save, {len(whole)} resume after a kill at any call, and "
               f"{len(lost)} can lose everything ([checkpoints.md](checkpoints.md))", "`make study`"),
-        Claim("cost, formats and sizes, scale, determinism have bottlenecks", OPEN,
-              f"for PyTorch on an H200, a save of {rivals['bytes'] / 1e9:.1f} GB adds: {', '.join(added)}; the "
-              "three frameworks beside each other take a study of these four questions",
-              "`bench/device/gpu_bench.py`"),
+        axes_claim(dict(asked_of_the_study())),
     ]  # fmt: skip
 
 
-def number(seen: float | list[float]) -> str:
-    """A figure with its interval, if it has one."""
-    if not isinstance(seen, list):
-        return f"{seen:,.0f}"
-    middle, low, high = seen[:3]
-    return f"{middle:,.0f} ({low:,.0f} to {high:,.0f})"
+def asked_of_the_study() -> list[list[str]]:
+    """Each claim of section 1 of papers.md, and what was found. Modules of the two studies have the same names, so that
+    this one works in a process of its own."""
+    done = subprocess.run([sys.executable, STUDY / "checkpoints/page.py", "--claims"], check=True, capture_output=True, text=True)
+    return json.loads(done.stdout)
+
+
+def axes_claim(answers: dict[str, str]) -> Claim:
+    """The axes of the study: confirmed if all are."""
+    words = {answer.partition("**")[2].partition("**")[0] or OPEN for answer in answers.values()}
+    verdict = {frozenset({"yes"}): CONFIRMED, frozenset({"no"}): NOT_REPRODUCED}.get(frozenset(words), UNDECIDED)
+    open_ = [claim for claim, answer in answers.items() if not answer.startswith("**yes**")]
+    told = f"{len(answers) - len(open_)} of {len(answers)} claims of section 1 hold" + (f"; not: {'; '.join(open_)}" if open_ else "")
+    return Claim("cost, formats and sizes, scale, determinism have bottlenecks", verdict, told, "`make study`")
 
 
 # COCI
@@ -98,7 +103,7 @@ def coci_claims() -> list[Claim]:
         Claim(f"{-100 * SERIAL_FIGURE:.2f} % less overhead at best, one worker",
               CONFIRMED if reached["expected"] else NOT_REPRODUCED,
               f"in the mean under failures, {reached['expected']} of {len(rows)} settings reach it (best "
-              f"{min(expected):+.1f} %, median {statistics.median(expected):+.1f} %); in runs without a failure "
+              f"{min(expected):+.1f} %, median {median_of_the_schedule()} %); in runs without a failure "
               f"{reached['calm']} ([schedule.md](schedule.md))", "`study/schedule.py`"),
         Claim(f"{-least:.2f} % less at best, data-parallel",
               CONFIRMED if min(mean) <= least else NOT_REPRODUCED,
@@ -116,10 +121,21 @@ def on_a_real_job() -> str:
             "([elastic.md](elastic.md))")  # fmt: skip
 
 
+def median_of_the_schedule() -> str:
+    """The median over the settings as schedule.md has it: the rows of the CSV file are rounded."""
+    row = next(row for row in rows_of_the_schedule("| failures | cells below |") if row["failures"] == "expected, first order")
+    return row["median"]
+
+
 def parallel_rows() -> list[dict[str, str]]:
-    """The jobs of the data-parallel table of schedule.md, which study/schedule.py has made."""
+    """The jobs of the data-parallel table of schedule.md."""
+    return rows_of_the_schedule("| workers | Ts, s |")
+
+
+def rows_of_the_schedule(begin: str) -> list[dict[str, str]]:
+    """The first table of schedule.md that begins so. study/schedule.py has made it."""
     lines = (ROOT / "docs/studies/schedule.md").read_text().splitlines()
-    start = next(at for at, line in enumerate(lines) if line.startswith("| workers | Ts, s |"))
+    start = next(at for at, line in enumerate(lines) if line.startswith(begin))
     head, rows = cells_of(lines[start]), []
     for line in lines[start + 2 :]:
         if not line.startswith("|") or line.startswith("| rows at"):
@@ -146,6 +162,8 @@ def swift_claims() -> list[Claim]:
     deaths = sum(row["kills"] for row in rows)
     often = {way: recovery.how_often(mtbf, rates["mtbfs"][-1]) for way, mtbf in rates["swift"].items()}
     where = name_of(seen["machines"]["kills"])
+    ways = recovery.by_way(seen["totals"])
+    measured = {way: recovery.geometric(recovery.ratios(ways[way], ways[recovery.OURS])) for way in rates["swift"] if way in ways}
     return [
         Claim("a failure costs much less recovery time", CONFIRMED if ours.high < theirs.low else UNDECIDED,
               f"from replicas: {ours} s against {theirs} s for torchrun, on {where}; {swift_logs(seen.get('logs'))} "
@@ -156,11 +174,28 @@ def swift_claims() -> list[Claim]:
         Claim("the final accuracy does not suffer", CONFIRMED if exact == len(rows) else UNDECIDED,
               f"all losses have the bits of a run without kills in {exact} of {len(rows)} runs with "
               f"{deaths} kills in all", "`bench/recovery_bench.py`"),
-        Claim("training is up to 1.16x shorter", CONFIRMED if any(rates["swift"].values()) else NOT_REPRODUCED,
-              "simulated from measured times: against "
-              + "; ".join(f"{way} {words}" for way, words in often.items()) + swift_setting(seen.get("swift")),
+        Claim("training is up to 1.16x shorter", shorter_verdict(measured, rates["swift"]),
+              "their time by ours, measured, and how often a failure must come for 1.16x, simulated from measured times: "
+              + "; ".join(shorter_words(way, measured.get(way), words) for way, words in often.items())
+              + swift_setting(seen.get("swift")),
               "`bench/recovery_bench.py`"),
     ]  # fmt: skip
+
+
+def shorter_words(way: str, measured: tuple[float, float, float] | None, simulated: str) -> str:
+    told = "{:.2f} ({:.2f} to {:.2f}), ".format(*measured) if measured else ""
+    return f"{way} {told}{simulated}"
+
+
+def shorter_verdict(measured: dict[str, tuple[float, float, float]], simulated: dict[str, float | None]) -> str:
+    """What whole trainings with kills show, and what only a simulation does. An interval that has 1 in it shows nothing."""
+    shown = [way for way, (_, low, _) in measured.items() if low > 1]
+    if measured and len(shown) == len(measured):
+        return CONFIRMED
+    in_simulation = f", {CONFIRMED} in simulation" if any(simulated.values()) else ""
+    if shown:
+        return f"{CONFIRMED} against {' and '.join(shown)}; against the others {UNDECIDED} by measurement{in_simulation}"
+    return f"{UNDECIDED} by measurement{in_simulation}" if in_simulation else NOT_REPRODUCED
 
 
 def swift_logs(logs: dict[str, Any] | None) -> str:
@@ -195,9 +230,27 @@ def corruption_claims() -> list[Claim]:
         words = ours.word if papers.word in (ours.word, NOT_KEPT) else f"{papers.word}; {ours.word}"
         if papers.word == NOT_KEPT:
             words += " (wider rule)"
-        out.append(Claim(name, words, short(ours.why if papers.word == NOT_KEPT else papers.why),
-                         "`make campaign`"))  # fmt: skip
+        found = short(ours.why if papers.word == NOT_KEPT else papers.why)
+        if name == CRUCIAL_BIT:
+            words, found = words + larger_word(results), f"{found}; in a ResNet-50 on an H200 {larger_words()}"
+        out.append(Claim(name, words, found, "`make campaign`"))
     return out
+
+
+def larger_words() -> str:
+    hits, trials = larger.one_bit_harm()
+    return f"bit 30 alone harms {larger.rate_text(hits, trials)}"
+
+
+def larger_word(results: corruption.Results) -> str:
+    """What the verdict on the small model lacks if the larger one is harmed less often, beyond doubt."""
+    cell = results.cells["bit-weights-30"]
+    hits, trials = larger.one_bit_harm()
+    if not (trials and cell["trials"]):
+        return ""
+    high = corruption.wilson_interval(hits, trials)[1]
+    low = corruption.wilson_interval(corruption.harm(cell), cell["trials"])[0]
+    return " for the small model, much weaker in a ResNet-50" if high < low else ""
 
 
 def short(why: str) -> str:

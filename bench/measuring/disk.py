@@ -29,6 +29,18 @@ def forget(folder: Path) -> None:
             os.close(number)
 
 
+def file_system(folder: Path, mounts: Path = Path("/proc/mounts")) -> str:
+    """The kind of file system that a folder is on, such as "ext4"; "" if the system does not tell it."""
+    try:
+        rows = [line.split() for line in mounts.read_text().splitlines()]
+    except OSError:
+        return ""
+    path = folder.resolve()
+    # A later mount hides an earlier one of the same place.
+    on = [(len(row[1]), at, row[2]) for at, row in enumerate(rows) if path.is_relative_to(row[1].replace("\\040", " "))]
+    return max(on)[2] if on else ""
+
+
 def forget_all() -> None:
     """Drops the page cache, or says that this process may not."""
     os.sync()

@@ -30,7 +30,9 @@ class Interval(NamedTuple):
     covers: float
 
     def __str__(self) -> str:
-        """An interval that covers less than 95 % says so: "1.02 (0.98 to 1.05, 75 %)"."""
+        """An interval that covers less than 95 % says so: "1.02 (0.98 to 1.05, 75 %)", and "1.02 (once)" has none."""
+        if self.covers == 0:
+            return f"{self.median:.2f} (once)"
         share = "" if self.covers >= USUAL else f", {math.floor(100 * self.covers)} %"
         return f"{self.median:.2f} ({self.low:.2f} to {self.high:.2f}{share})"
 

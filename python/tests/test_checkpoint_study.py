@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import xml.dom.minidom
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from long_tests import IS_LONG, LONG
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "study/checkpoints"
 NAMES = ("trees", "recorder", "damage", "states", "engine", "crash", "cells", "results", "forks", "models", "flips", "tables",
-         "charts", "verdicts", "page", "report", "run", "measuring.machines")  # fmt: skip
+         "charts", "verdicts", "page", "report", "run", "cost", "measuring.machines", "measuring.disk")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -303,7 +304,7 @@ class TestStudy:
             assert found["equal"] and found["one_tensor"]["equal"]
             assert {len(times) for times in found["seconds"].values()} == {2}
             blocks = measured[f"cost-{name}"]["blocks"]
-            assert [(blocks[k]["saves"], blocks[k]["steps"]) for k in ("1", "3")] == [(2, 2), (1, 3)]
+            assert [(blocks[k]["saves"], blocks[k]["steps"]) for k in ("1", "3")] == [(10, 10), (3, 9)]
         assert set(measured["formats-torch.save"]["without"]) == {"CRC", "container"}
 
     def test_only_digests_notice_a_flipped_bit(self, measured):
@@ -395,11 +396,14 @@ def planted(**more):
     """One cell of each experiment, with figures."""
     formats = {"bytes": 300, "exact": 200, "files": 1, "equal": True, "memory": {"save": 200, "load": 0},
                "seconds": {"call": [1.0], "synced": [2.0], "load": [3.0]},
-               "without": {"deflate": {"pairs": [[8.0, 2.0]], "bytes": 400}}}  # fmt: skip
+               "without": {"deflate": {"pairs": [[8.0, 2.0]] * 6, "bytes": 400},
+                           "sync": {"pairs": [[1.0, 3.0]] * 6, "bytes": 300},
+                           "CRC": {"pairs": [[1.0, 2.0]] + [[2.0, 1.0]] * 5, "bytes": 300},
+                           "copy": {"pairs": [[2.0, 1.0]], "bytes": 300}}}  # fmt: skip
     block = {"saves": 1, "steps": 10, "with": [1.5] * 6, "without": [1.0] * 6}
     cells = {"formats-planted-resnet50+momentum": formats, "flips-planted": {"tensors": {"wrong": 3, "noticed": 1}},
              "cost-planted": {"first": 1.0, "step": 0.1, "blocks": {"10": block}},
-             "restart-planted": {"seconds": {"import": [4.0], "load": [1.0]}},
+             "restart-planted": {"seconds": {"import": [4.0] * 6, "load": [1.0] * 6}},
              "bits-planted": {"bits": {"end": "different", "middle": "different"}},
              "bits-planted+generator": {"bits": {"end": "equal", "middle": "different"}},
              "scale-planted-all": {"ranks": {"1": {"seconds": [1.0], "bytes": 10, "files": 1},
@@ -454,11 +458,14 @@ class TestPage:
         assert not any(said in text for text in advice({"crash-planted": {"kill": {}}}, reader))
 
     @pytest.mark.parametrize(("reader", "said"), [
-        ("users", "`planted` 500 ms (500 to 500), every 500 steps"), ("users", "`planted` 4 times as long for 25 % fewer"),
+        ("users", "`planted` 500 ms (500 to 500), every 500 steps"), ("users", "`planted` 4.00 (4.00 to 4.00) times as long for 25 % fewer"),
         ("users", "only at the end of an epoch: `planted+generator`; never: `planted`"), ("users", "`planted` 3 of 4"),
-        ("users", "`planted` 5.0 s, of which import 4.0 s"), ("developers", "`planted`: deflate 75 %"),
+        ("users", "`planted` 5.00 (5.00 to 5.00) s, of which import 4.00 (4.00 to 4.00) s"),
+        ("developers", "leaving it out. `planted`: deflate 75 % (75 to 75)."),
+        ("developers", "a save takes longer. `planted`: sync, 3.00 (3.00 to 3.00) times."),
+        ("developers", "is not decided by these figures. `planted`: CRC; `planted`: copy."),
         ("developers", "so many times its bytes: `planted` 1.0"), ("developers", "once it also saves the generator"),
-        ("developers", "`planted-all`: from 1 to 4 ranks, a save writes 4.0 times the bytes in 4 files, and costs 8.0"),
+        ("developers", "`planted-all`: from 1 to 4 ranks, a save writes 4.0 times the bytes in 4 files instead of 1."),
     ])  # fmt: skip
     def test_every_other_rule_prints_its_figures(self, study, reader, said):
         advice = study["verdicts"].advice
@@ -469,6 +476,51 @@ class TestPage:
         cells = planted(**{"formats-other-resnet50+momentum": other})
         said = "`other` has +1.00 % and `planted` +50.00 %"
         assert any(said in text for text in study["verdicts"].advice(cells, "users"))
+
+    def test_page_and_claim_judge_sizes_by_one_rule(self, study):
+        for size, word, verdict in ((202, "Formats differ", "**yes**"), (300, "Formats hardly differ", "**no**")):
+            other = planted()["formats-planted-resnet50+momentum"] | {"bytes": size}
+            cells = planted(**{"formats-other-resnet50+momentum": other})
+            assert any(text.startswith(word) for text in study["verdicts"].advice(cells, "users"))
+            assert verdict in dict((words[0], text) for words, text in study["verdicts"].claims(cells))[
+                "formats and file sizes differ"]  # fmt: skip
+
+    def test_what_is_not_told_from_nothing_is_no_claim(self, study):
+        block = {"saves": 1, "steps": 10, "with": [1.5, 0.9] * 3, "without": [1.0] * 6}
+        cells = {"cost-a": {"first": 1.0, "step": 0.1, "blocks": {"10": block}},
+                 "cost-b": {"first": 1.0, "step": 0.1, "blocks": {"10": block | {"with": [1.9] * 6}}}}
+        assert any("`a` 200 ms (-100 to 500), which is not told from 0" in text
+                   for text in study["verdicts"].advice(cells, "users"))  # fmt: skip
+        claim = next(text for words, text in study["verdicts"].claims(cells) if "cost-*" in words[1])
+        assert claim.startswith("**undecided**")
+
+    def test_times_of_ranks_beyond_the_cores_are_not_told(self, study):
+        cells = {"scale-torch.save-all": planted()["scale-planted-all"]}
+        (row,) = (row for row in study["tables"].scale_table(cells, 2).rows if row[0] == "`torch.save` all")
+        assert row[1:] == ["1.00 (once) s, 0 MB, 1 files", "0 MB, 4 files"]
+
+    def test_the_kind_of_a_file_system_is_that_of_its_mount(self, study, tmp_path):
+        mounts = tmp_path / "mounts"
+        mounts.write_text(f"/dev/a / ext4 rw 0 0\nb {tmp_path} tmpfs rw 0 0\nc {tmp_path} xfs rw 0 0\n")
+        kind = study["measuring.disk"].file_system
+        assert (kind(tmp_path / "x", mounts), kind(Path("/"), mounts), kind(tmp_path, tmp_path / "none")) == ("xfs", "ext4", "")
+
+    def test_no_block_pays_for_what_another_writes_in_the_background(self, study, tmp_path):
+        """A planted engine that writes for longer than a block takes."""
+        written = []
+
+        def save(step):
+            threads.append(threading.Thread(target=lambda: (time.sleep(0.02), written.append(step))))
+            threads[-1].start()
+
+        def finish():
+            for thread in threads:
+                thread.join()
+
+        threads = []
+        training = study["cost"]._Training({}, study["engine"].Session(save, lambda: None, finish), tmp_path)
+        training.run(3, 1)
+        assert sorted(written) == [1, 2, 3]
 
     def test_all_flips_that_are_noticed_are_praised(self, study):
         cells = planted(**{"flips-planted": {"tensors": {"noticed": 4}}})

@@ -56,14 +56,14 @@ class Cell:
 
     def options(self, quick: bool) -> dict[str, Any]:
         """What its measurement is told."""
-        rounds = 5 if quick else 11
+        rounds = 6 if quick else 11  # fewer could not cover 95 %
         model, _, optimizer = self.variant.partition("+")
         return {"crash": {"most_deaths": 5 if quick else 1000},
                 "formats": {"model": model, "optimizer": optimizer, "rounds": rounds},
                 "cost": {"intervals": [1, 10] if quick else [1, 10, 100], "rounds": rounds},
-                "restart": {"framework": self.framework, "rounds": 3 if quick else rounds},
+                "restart": {"framework": self.framework, "rounds": rounds},
                 "bits": {"framework": self.framework}, "flips": {"flips": 100},
-                "scale": {"who": self.variant, "ranks": QUICK_RANKS if quick else RANKS}}[self.experiment]  # fmt: skip
+                "scale": {"who": self.variant, "ranks": QUICK_RANKS if quick else RANKS, "rounds": rounds}}[self.experiment]  # fmt: skip
 
 
 def all_cells(quick: bool = False) -> list[Cell]:

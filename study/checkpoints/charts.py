@@ -128,10 +128,10 @@ def flips_chart(cells: Cells) -> str:
 
 
 def scale_chart(cells: Cells) -> str:
-    rows = [Row(f"{cell.engine} {cell.variant}, {count}", [int(count) * median(found["seconds"])],
-                f"{int(count) * median(found['seconds']):.1f} s, {found['bytes'] / 1e6:,.0f} MB")
+    rows = [Row(f"{cell.engine} {cell.variant}, {count}", [found["bytes"]],
+                f"{found['bytes'] / 1e6:,.0f} MB in {found['files']} file{'s' * (found['files'] > 1)}")
             for cell, result in measured(cells, "scale") for count, found in result["ranks"].items()]  # fmt: skip
-    return rows and bars("Worker-seconds that a save takes, by who writes and the number of ranks", [], rows) or ""
+    return rows and bars("The bytes of a save, by who writes and the number of ranks", [], rows) or ""
 
 
 CHARTS = {"crash": crash_chart, "cost": cost_chart, "formats": formats_chart, "restart": restart_chart,

@@ -1,7 +1,8 @@
 """E1: by how much a training takes longer because it saves.
 
 A step here is the update of an optimizer with momentum over the whole state, in NumPy. The same block of steps runs with
-one save in each interval and without, in turns. Files are written back between blocks, so that no block pays for another.
+one save in each interval and without, in turns. Before the next block begins, what an engine writes in the background is
+written, and a sync has returned, so that no block pays for another.
 """
 
 import os
@@ -15,8 +16,11 @@ import numpy as np
 import states
 from engine import Engine, Session
 from forks import in_a_fork, seconds_of
-from formats import FEW, LONG
+from formats import LONG
 from states import State
+
+EACH_STEP, SEVERAL = 10, 3  # the saves of a block that saves after each step, or less often
+
 
 def measure(engine: Engine, work: Path, intervals: list[int], rounds: int,
             state: Sequence[str] = models.TIMED) -> dict[str, Any]:
@@ -33,9 +37,11 @@ def _measure(engine: Engine, folder: Path, intervals: list[int], rounds: int, st
     with engine.session(engine.hold(state), folder) as session:
         training = _Training(state, session, folder)
         first = training.run(2, 2)  # with what an engine prepares only once
+        several = SEVERAL
         if training.run(2, 2) > 2 * LONG:  # nobody saves after each step then
-            rounds, intervals = min(rounds, FEW), [interval for interval in intervals if interval > 1]
-        blocks = {interval: training.compare(interval, rounds) for interval in intervals}
+            several, intervals = 1, [interval for interval in intervals if interval > 1]
+        blocks = {interval: training.compare(interval, rounds, EACH_STEP if interval == 1 else several)
+                  for interval in intervals}  # fmt: skip
         return {"first": first, "step": training.step_seconds(), "blocks": blocks}
 
 
@@ -65,14 +71,15 @@ class _Training:
                     self.session.save(self.saved)
 
         seconds = seconds_of(work)
+        self.session.finish()
         os.sync()
         return seconds
 
-    def compare(self, interval: int, rounds: int) -> dict[str, Any]:
+    def compare(self, interval: int, rounds: int, saves_of_block: int) -> dict[str, Any]:
         """Seconds of blocks with saves and without. Every second pair begins with the other one."""
-        steps = max(2, interval)
+        steps = saves_of_block * interval
         with_saves, without = [], []
         for number in range(rounds):
             for saves in (number % 2 == 0, number % 2 == 1):
                 (with_saves if saves else without).append(self.run(steps, interval if saves else 0))
-        return {"saves": -(-steps // interval), "steps": steps, "with": with_saves, "without": without}
+        return {"saves": saves_of_block, "steps": steps, "with": with_saves, "without": without}

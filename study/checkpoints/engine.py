@@ -19,6 +19,7 @@ class Session(NamedTuple):
 
     save: Callable[[int], None]
     wait: Callable[[], None]  # before the tensors may change
+    finish: Callable[[], None]  # until what was saved is written
 
 
 @dataclass(frozen=True)
@@ -43,4 +44,4 @@ class Engine:
 
     @contextmanager
     def _at_once(self, held: Any, folder: Path) -> Any:
-        yield Session(lambda step: self.save(step, held, folder), lambda: None)
+        yield Session(lambda step: self.save(step, held, folder), lambda: None, lambda: None)

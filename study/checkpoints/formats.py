@@ -15,14 +15,16 @@ from forks import in_a_fork, peak_of, seconds_of
 from measuring.disk import forget, sync
 from states import State
 
-LONG, FEW = 2.0, 3  # a save that takes more seconds is repeated only so often
+LONG, FEW = 2.0, 3  # a save that takes more seconds is repeated only so often, but for the state whose times are told
 
 
 def measure(engine: Engine, work: Path, model: str, optimizer: str, rounds: int) -> dict[str, Any]:
     """`rounds`: how often a save and a load are timed."""
 
+    is_told = (model, optimizer) == models.TIMED
+
     def all_of_it() -> dict[str, Any]:
-        return _Measured(engine, work / "saved", models.make(model, optimizer)).run(rounds)
+        return _Measured(engine, work / "saved", models.make(model, optimizer)).run(rounds, is_told)
 
     try:
         return in_a_fork(all_of_it, work, seconds=1800)
@@ -36,19 +38,20 @@ class _Measured:
         states.use(state)
         self.held = engine.hold(state)
 
-    def run(self, rounds: int) -> dict[str, Any]:
+    def run(self, rounds: int, is_told: bool) -> dict[str, Any]:
+        """`is_told`: its times are, so that all rounds are made."""
         memory = {"save": peak_of(lambda: self.save(self.engine.save))}
         files = files_of(self.folder)
         found: dict[str, Any] = {"exact": models.bytes_of(self.state), "files": len(files), "memory": memory,
                                  "bytes": sum(path.stat().st_size for path in files)}  # fmt: skip
         memory["load"] = peak_of(lambda: found.update(equal=self.load_again()))
         times = [self.time_all()]
-        while len(times) < (rounds if times[0]["synced"] < LONG else min(rounds, FEW)):
+        while len(times) < (rounds if is_told or times[0]["synced"] < LONG else min(rounds, FEW)):
             times.append(self.time_all())
         found["seconds"] = {name: [one[name] for one in times] for name in times[0]}
         if self.engine.load_one:
             found["one_tensor"] = self.time_one(self.engine.load_one)
-        pairs = FEW if times[0]["synced"] < LONG else 1
+        pairs = rounds if is_told else FEW if times[0]["synced"] < LONG else 1
         return found | {"without": {part: self.leave_out(save, pairs) for part, save in self.engine.without.items()}}
 
     def save(self, save: Save) -> None:
@@ -78,7 +81,13 @@ class _Measured:
 
     def leave_out(self, save: Save, pairs: int) -> dict[str, Any]:
         """Call and bytes without a part of the work, and beside it the whole work at the same time."""
-        found = [[self.time_save(self.engine.save), self.time_save(save)] for _ in range(pairs)]
+        ways = [self.engine.save, save]
+        found = []
+        for number in range(pairs):  # every second pair begins with the other one
+            turns = ways if number % 2 == 0 else ways[::-1]
+            times = [self.time_save(one) for one in turns]
+            found.append(times if number % 2 == 0 else times[::-1])
+        self.time_save(save)
         return {"pairs": found, "bytes": sum(path.stat().st_size for path in files_of(self.folder))}
 
 

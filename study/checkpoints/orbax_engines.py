@@ -29,7 +29,8 @@ def save(step: int, held: State, folder: Path) -> None:
 def train(held: State, folder: Path) -> Iterator[Session]:
     """It copies the arrays before save() returns, and writes them in the background."""
     with manager(folder) as found:
-        yield Session(lambda step: found.save(step, args=ocp.args.StandardSave(held)), lambda: None)
+        yield Session(lambda step: found.save(step, args=ocp.args.StandardSave(held)), lambda: None,
+                      found.wait_until_finished)  # fmt: skip
 
 
 def load(folder: Path) -> State | None:

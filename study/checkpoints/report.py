@@ -13,7 +13,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1] / "bench"), str(HERE)]
 from charts import CHARTS, STYLE  # noqa: E402: it is in a folder of its own
 from measuring.machines import name_of  # noqa: E402: as above
-from page import TABLES, busy, device, versions  # noqa: E402: as above
+from page import busy, device, make_tables, versions  # noqa: E402: as above
 from results import Result  # noqa: E402: as above
 from tables import Table  # noqa: E402: as above
 from verdicts import advice  # noqa: E402: as above
@@ -38,8 +38,9 @@ def make_report(found: Result) -> str:
              f"<p>{words(where(found))}</p>"]
     for reader, head in (("users", "For those who choose an engine"), ("developers", "For those who make one")):
         parts += [f"<h2>{head}</h2><ul>", *(f"<li>{words(text)}</li>" for text in advice(cells, reader)), "</ul>"]
+    made = make_tables(found)
     for name, head in HEADS.items():
-        parts += [f"<h2>{head}</h2>", CHARTS[name](cells) if name in CHARTS else "", html_table(TABLES[name](cells))]
+        parts += [f"<h2>{head}</h2>", CHARTS[name](cells) if name in CHARTS else "", html_table(made[name])]
     return "\n".join([*parts, "</body></html>", ""])
 
 

@@ -1,13 +1,14 @@
 """What the study has found: the file that keeps it, and the lines that tell it."""
 
 import json
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from measuring.paired import Interval, interval
+from measuring.paired import USUAL, Interval, interval
 from states import CRASHES, HANGS, HARMLESS, LOST, NEWEST, NOTICED, PREVIOUS, VERDICTS, WRONG
 
 Result = dict[str, Any]
@@ -103,6 +104,29 @@ def _tell_scale(result: Result) -> str:
 
 TELLERS = {"crash": _tell_crash, "formats": _tell_formats, "cost": _tell_cost, "restart": _tell_restart,
            "bits": _tell_bits, "flips": _tell_flips, "scale": _tell_scale}  # fmt: skip
+
+
+def in_percent(found: Interval) -> str:
+    """A share with its interval: "58 % (50 to 63)"."""
+    return _told(found, 100, " %", ".0f")
+
+
+def in_milliseconds(found: Interval) -> str:
+    """Seconds with their interval: "56 ms (-14 to 79)"."""
+    return _told(found, 1e3, " ms", ",.0f")
+
+
+def _told(found: Interval, factor: float, unit: str, digits: str) -> str:
+    middle, low, high = (factor * value for value in found[:3])
+    if found.covers == 0:
+        return f"{middle:{digits}}{unit} (once)"
+    share = "" if found.covers >= USUAL else f", {math.floor(100 * found.covers)} %"
+    return f"{middle:{digits}}{unit} ({low:{digits}} to {high:{digits}}{share})"
+
+
+def ratios(pairs: Sequence[Sequence[float]]) -> Interval:
+    """How many times as long the first of a pair takes as the second."""
+    return interval([first / second for first, second in pairs])
 
 
 def added(block: Result) -> Interval:

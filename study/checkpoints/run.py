@@ -20,7 +20,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "bench"), str(Path(__file__).resolve().parent)]
 from cells import Cell, choose  # noqa: E402: it is in a folder of its own
-from measuring.disk import BLOCK, Raw  # noqa: E402: as above
+from measuring.disk import BLOCK, Raw, file_system  # noqa: E402: as above
 from measuring.machines import busy_cores, this_machine  # noqa: E402: as above
 from report import make_report  # noqa: E402: as above
 from results import Result, Results, tell  # noqa: E402: as above
@@ -100,8 +100,7 @@ def measure_device(folder: Path) -> dict[str, float | str]:
     rates = {name: DEVICE_BYTES / median(way() for _ in range(3)) / 1e9 for name, way in
              (("write", raw.write), ("read", raw.read))}  # fmt: skip
     raw.path.unlink()
-    kind = subprocess.run(["stat", "-f", "-c", "%T", folder], capture_output=True, text=True, check=False).stdout.strip()
-    return rates | {"files": kind}
+    return rates | {"files": file_system(folder)}
 
 
 def parse() -> argparse.Namespace:

@@ -4,7 +4,8 @@ rank-0  one rank saves, the others wait
 all     each rank saves a full copy into a folder of its own, as ChainerMN does
 parts   each rank saves its share of each tensor
 
-Ranks are processes of this machine: beyond its cores they also wait for each other, and only bytes, files and syncs count.
+Ranks are processes of this machine: beyond its cores they also wait for each other, and only bytes, files and syncs count,
+so that a save there is timed once.
 """
 
 import json
@@ -21,20 +22,20 @@ import states
 from crash import free_port
 from engine import Engine
 from forks import in_a_fork, seconds_of
-from formats import LONG, files_of
+from formats import files_of
 from measuring.disk import sync
 from recorder import NotPermitted, record
 from states import State
 
-ROUNDS = 3
 
-
-def measure(engine: Engine, work: Path, who: str, ranks: list[int],
+def measure(engine: Engine, work: Path, who: str, ranks: list[int], rounds: int = 1,
             state: Sequence[str] = models.TIMED) -> dict[str, Any]:
     found = {}
+    cores = os.cpu_count() or 1
     for count in ranks:
         try:
-            found[str(count)] = in_a_fork(lambda count=count: _Ranks(engine, work / "saved", who, count).run(state), work)
+            found[str(count)] = in_a_fork(lambda count=count: _Ranks(engine, work / "saved", who, count).run(
+                state, rounds if count <= cores else 1), work, seconds=1800)  # fmt: skip
         finally:
             shutil.rmtree(work, ignore_errors=True)
         found[str(count)] |= count_syncs(engine, work, who, count)
@@ -61,17 +62,17 @@ class _Ranks:
         self.state: State = {}
         self.port = free_port()
 
-    def run(self, state: Sequence[str]) -> dict[str, Any]:
+    def run(self, state: Sequence[str], rounds: int) -> dict[str, Any]:
         """Seconds that all ranks wait, in each round, and what is on the disk then."""
         self.state = models.make(*state)
         states.use(self.state)
         context = multiprocessing.get_context("fork")
-        self.barrier, self.rounds = context.Barrier(self.count, timeout=300), context.Value("i", ROUNDS)
+        self.barrier = context.Barrier(self.count, timeout=300)
         started = []
         for rank in range(self.count):
             process = os.fork()
             if process == 0:
-                self._be(rank)
+                self._be(rank, rounds)
             started.append(process)
         codes = [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in started]
         if any(codes):
@@ -80,15 +81,12 @@ class _Ranks:
         return {"seconds": json.loads((self.folder.parent / "seconds.json").read_text()), "files": len(files),
                 "bytes": sum(path.stat().st_size for path in files)}  # fmt: skip
 
-    def _be(self, rank: int) -> None:
+    def _be(self, rank: int, rounds: int) -> None:
         code = 1
         try:
             save = self.prepare(rank)
-            first = self._time(rank, save)  # not counted: ranks connect in it
-            if rank == 0 and first > LONG:
-                self.rounds.value = 1
-            self.barrier.wait()
-            seconds = [self._time(rank, save) for _ in range(self.rounds.value)]
+            self._time(rank, save)  # not counted: ranks connect in it
+            seconds = [self._time(rank, save) for _ in range(rounds)]
             if rank == 0:
                 (self.folder.parent / "seconds.json").write_text(json.dumps(seconds))
             code = 0

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from cells import Cell, all_cells
 from measuring.paired import interval
-from results import Result, added, is_safe, tell_verdicts
+from results import Result, added, in_milliseconds, is_safe, ratios, tell_verdicts
 from states import LOST, REFUSES
 
 Cells = dict[str, Result]
@@ -74,8 +74,8 @@ def without_table(cells: Cells) -> Table:
     rows = []
     for cell, result in measured(cells, "formats"):
         for part, found in result["without"].items():
-            whole, less = (median(pair[place] for pair in found["pairs"]) for place in (0, 1))
-            rows.append([f"`{cell.engine}` {cell.variant}", part, f"{whole:.2f}", f"{less:.2f}", f"{whole / less:.1f}",
+            whole, less = (interval([pair[place] for pair in found["pairs"]]) for place in (0, 1))
+            rows.append([f"`{cell.engine}` {cell.variant}", part, str(whole), str(less), str(ratios(found["pairs"])),
                          f"{100 * (found['bytes'] / result['bytes'] - 1):+.1f} %"])  # fmt: skip
     return Table(["engine", "left out", "save with it, s", "without, s", "times as long", "bytes without"], rows)
 
@@ -93,9 +93,7 @@ def cost_table(cells: Cells) -> Table:
 
 
 def milliseconds(block: Result) -> str:
-    found = added(block)
-    share = "" if found.covers >= 0.95 else f", {100 * found.covers:.0f} %"
-    return f"{1e3 * found.median:.0f} ms ({1e3 * found.low:.0f} to {1e3 * found.high:.0f}{share})"
+    return in_milliseconds(added(block))
 
 
 def restart_table(cells: Cells) -> Table:
@@ -114,20 +112,21 @@ def flips_table(cells: Cells) -> Table:
         tell_verdicts(result[place]) if place in result else NOTHING for place in ("tensors", "anywhere")])  # fmt: skip
 
 
-def scale_table(cells: Cells) -> Table:
+def scale_table(cells: Cells, cores: int) -> Table:
+    """Times only of ranks that have a core each: others wait for each other, too."""
     counts = sorted({int(one) for _, result in measured(cells, "scale") for one in result["ranks"]})
 
-    def one(found: Result) -> str:
+    def one(found: Result, count: int) -> str:
         synced = f", {found['syncs']} syncs" if "syncs" in found else ""
-        return f"{median(found['seconds']):.2f} s, {found['bytes'] / 1e6:.0f} MB, {found['files']} files{synced}"
+        took = f"{seconds(found['seconds'])} s, " if count <= cores else ""
+        return f"{took}{found['bytes'] / 1e6:.0f} MB, {found['files']} files{synced}"
 
     def row(result: Result) -> list[str]:
         ranks = result["ranks"]
-        lost = [f"{int(count) * median(found['seconds']):.1f}" for count, found in ranks.items()]
-        return [*(one(ranks[str(count)]) if str(count) in ranks else NOTHING for count in counts), ", ".join(lost)]
+        return [one(ranks[str(count)], count) if str(count) in ranks else NOTHING for count in counts]
 
-    return make_table(cells, "scale", [*(f"{count} rank{'s' if count > 1 else ''}" for count in counts),
-                                       "worker-seconds lost"], row)  # fmt: skip
+    return make_table(cells, "scale", [
+        f"{count} rank{'s' if count > 1 else ''}{'' if count <= cores else ', beyond the cores'}" for count in counts], row)
 
 
 def matrix(cells: Cells) -> Table:

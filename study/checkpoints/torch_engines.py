@@ -5,6 +5,7 @@ Each of them over one name, as `last.pt`, and numbered by steps, where users do 
 
 import importlib.util
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -121,9 +122,20 @@ def train_with_holdfast(held: Tensors, folder: Path) -> Iterator[Session]:
     import holdfast
 
     with holdfast.Saver(folder / "run", keep=2) as saver:
-        handles: list[holdfast.SaveHandle] = []
-        yield Session(lambda step: handles.append(saver.save(step, held)),
-                      lambda: handles.pop().captured() if handles else None)  # fmt: skip
+        newest: list[holdfast.SaveHandle] = []
+
+        def save(step: int) -> None:
+            newest[:] = [saver.save(step, held)]
+
+        def wait() -> None:
+            for handle in newest:
+                handle.captured()
+
+        def finish() -> None:
+            for handle in newest:
+                handle.durable()
+
+        yield Session(save, wait, finish)
 
 
 def save_holdfast_part(step: int, held: Tensors, folder: Path) -> None:
@@ -186,6 +198,12 @@ def train_with_checkpointing(held: Tensors, folder: Path) -> Iterator[Session]:
     manager = make_checkpointing("async")
     futures: list[Any] = []
 
+    def finish() -> None:
+        for future in futures:
+            future.result()
+        for older in sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime)[:-1]:
+            shutil.rmtree(older)  # it keeps all
+
     def save(step: int) -> None:
         for future in futures:
             future.result()
@@ -195,9 +213,8 @@ def train_with_checkpointing(held: Tensors, folder: Path) -> Iterator[Session]:
         with manager.lock():
             pass
 
-    yield Session(save, wait)
-    for future in futures:
-        future.result()
+    yield Session(save, wait, finish)
+    finish()
     manager.close()
 
 

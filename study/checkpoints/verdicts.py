@@ -3,13 +3,16 @@
 from collections.abc import Callable, Iterator
 from statistics import median
 
-from results import Result, added, is_safe
+from measuring.paired import Interval, interval
+from results import Result, added, in_milliseconds, in_percent, is_safe, ratios
 from states import ANEW, LOST, REFUSES, WRONG
 
 Cells = dict[str, Result]
 Rule = Callable[[Cells], Iterator[str]]
 LIED = "said done, and it is not there"
 TIMED = "resnet50+momentum"  # the state whose times are told
+ENOUGH = 0.7  # what an interval covers at least that a rule rests on: that of 3 rounds covers 75 %
+SAME_SIZE = 0.01  # of the tensors' bytes: formats whose sizes differ by less hardly differ
 USERS: list[tuple[str, Rule]] = []
 DEVELOPERS: list[tuple[str, Rule]] = []
 
@@ -40,6 +43,11 @@ def _adder(rules: list[tuple[str, Rule]], experiment: str) -> Callable[[Rule], R
         return rule
 
     return add
+
+
+def says_something(found: Interval) -> bool:
+    """Whether a rule may rest on an interval. What was measured once or twice has none."""
+    return found.covers >= ENOUGH
 
 
 def named(names: list[str]) -> str:
@@ -118,8 +126,9 @@ def an_empty_start_is_a_loss(crash: Cells) -> Iterator[str]:
 def how_often(cost: Cells) -> Iterator[str]:
     """From which interval on saves take less than 1 % of a training."""
     found = {name: (added(cell["blocks"]["10"]), cell["step"]) for name, cell in cost.items() if "10" in cell["blocks"]}
-    told = [f"`{name}` {1e3 * one.median:.0f} ms ({1e3 * one.low:.0f} to {1e3 * one.high:.0f}), every "
-            f"{max(1, round(100 * one.median / step)):,} steps"
+    told = [f"`{name}` {in_milliseconds(one)}, "
+            + (f"every {max(1, round(100 * one.median / step)):,} steps" if says_something(one) and one.low > 0
+               else "which is not told from 0")
             for name, (one, step) in sorted(found.items(), key=lambda item: item[1][0].median)]  # fmt: skip
     if told:
         steps = [1e3 * step for _, step in found.values()]
@@ -133,21 +142,35 @@ def turn_deflate_off(formats: Cells) -> Iterator[str]:
     told = []
     for name, cell in formats.items():
         if (found := cell["without"].get("deflate")) and name.endswith(TIMED):
-            times = [median(pair[place] for pair in found["pairs"]) for place in (0, 1)]
-            told.append(f"`{name.removesuffix('-' + TIMED)}` {times[0] / times[1]:.0f} times as long for "
-                        f"{100 * (1 - cell['bytes'] / found['bytes']):.0f} % fewer bytes")  # fmt: skip
+            longer = ratios(found["pairs"])
+            if says_something(longer) and longer.low > 1:
+                told.append(f"`{name.removesuffix('-' + TIMED)}` {longer} times as long for "
+                            f"{100 * (1 - cell['bytes'] / found['bytes']):.0f} % fewer bytes")  # fmt: skip
     if told:
         yield f"Turn deflate off, which is the default: {'; '.join(told)}."
 
 
 @for_users("formats")
 def smallest_and_largest(formats: Cells) -> Iterator[str]:
-    beyond = {name.removesuffix("-" + TIMED): cell["bytes"] / cell["exact"] - 1
-              for name, cell in formats.items() if name.endswith(TIMED)}  # fmt: skip
+    beyond = beyond_the_tensors(formats)
     if len(beyond) > 1:
-        least, most = min(beyond, key=beyond.__getitem__), max(beyond, key=beyond.__getitem__)
-        yield (f"Formats hardly differ in size: beyond the tensors, `{least}` has {100 * beyond[least]:+.2f} % and "
-               f"`{most}` {100 * beyond[most]:+.2f} %. What is saved decides, not how.")  # fmt: skip
+        yield (f"{'Formats differ in size' if sizes_differ(beyond) else 'Formats hardly differ in size'}: beyond the "
+               f"tensors, {smallest_to_largest(beyond)}.")  # fmt: skip
+
+
+def beyond_the_tensors(formats: Cells) -> dict[str, float]:
+    """The bytes of each engine beyond those of the tensors, as a share of them."""
+    return {name.removesuffix("-" + TIMED): cell["bytes"] / cell["exact"] - 1
+            for name, cell in formats.items() if name.endswith(TIMED)}  # fmt: skip
+
+
+def sizes_differ(beyond: dict[str, float]) -> bool:
+    return max(beyond.values()) - min(beyond.values()) > SAME_SIZE
+
+
+def smallest_to_largest(beyond: dict[str, float]) -> str:
+    least, most = min(beyond, key=beyond.__getitem__), max(beyond, key=beyond.__getitem__)
+    return f"`{least}` has {100 * beyond[least]:+.2f} % and `{most}` {100 * beyond[most]:+.2f} %"
 
 
 @for_users("bits")
@@ -177,22 +200,38 @@ def restart_takes(restart: Cells) -> Iterator[str]:
     told = []
     for name, cell in restart.items():
         parts = {part: median(values) for part, values in cell["seconds"].items()}
-        told.append(f"`{name}` {sum(parts.values()):.1f} s, of which {max(parts, key=parts.__getitem__)} "
-                    f"{max(parts.values()):.1f} s")  # fmt: skip
+        longest = max(parts, key=parts.__getitem__)
+        total = interval([sum(each) for each in zip(*cell["seconds"].values(), strict=True)])
+        told.append(f"`{name}` {total} s, of which {longest} {interval(cell['seconds'][longest])} s")
     if told:
         yield f"From the start of a new process to its first step: {'; '.join(told)}."
+
+
+def shares(formats: Cells) -> dict[str, Interval]:
+    """What leaving out a part of the work spares of a save, by engine and part."""
+    return {f"`{name.removesuffix('-' + TIMED)}`: {part}": interval([1 - less / whole for whole, less in found["pairs"]])
+            for name, cell in formats.items() if name.endswith(TIMED) for part, found in cell["without"].items()}
 
 
 @for_developers("formats")
 def bottlenecks(formats: Cells) -> Iterator[str]:
     """What a part of the work takes of a save, found by leaving it out."""
-    told = []
-    for name, cell in formats.items():
-        for part, found in cell["without"].items() if name.endswith(TIMED) else ():
-            share = median(1 - less / whole for whole, less in found["pairs"])
-            told.append(f"`{name.removesuffix('-' + TIMED)}`: {part} {100 * share:.0f} %")
-    if told:
-        yield f"What a part of the work takes of a save, found by leaving it out. {'; '.join(told)}."
+    takes: list[str] = []
+    spares: list[str] = []
+    unclear: list[str] = []
+    for words, share in shares(formats).items():
+        if not says_something(share) or share.low <= 0 <= share.high:
+            unclear.append(words)
+        elif share.low > 0:
+            takes.append(f"{words} {in_percent(share)}")
+        else:
+            spares.append(f"{words}, {Interval(1 - share.median, 1 - share.high, 1 - share.low, share.covers)} times")
+    if takes:
+        yield f"What a part of the work takes of a save, found by leaving it out. {'; '.join(takes)}."
+    if spares:
+        yield f"Without it, a save takes longer. {'; '.join(spares)}."
+    if unclear:
+        yield f"Whether leaving it out makes a save shorter is not decided by these figures. {'; '.join(unclear)}."
 
 
 @for_developers("formats")
@@ -223,42 +262,71 @@ def what_scale_costs(scale: Cells) -> Iterator[str]:
         if first == last:
             continue
         one, many = cell["ranks"][first], cell["ranks"][last]
-        lost = int(last) * median(many["seconds"]), int(first) * median(one["seconds"])
-        yield (f"`{name}`: from {first} to {last} ranks, a save writes {many['bytes'] / one['bytes']:.1f} times the bytes in "
-               f"{many['files']} file{'s' * (many['files'] > 1)}, and costs {lost[0]:.1f} instead of {lost[1]:.1f} worker-seconds.")  # fmt: skip
+        yield (f"`{name}`: from {first} to {last} ranks, a save writes {grows(one, many)}.")
+
+
+def grows(one: Result, many: Result) -> str:
+    """ "4.0 times the bytes in 4 files instead of 1" """
+    return (f"{many['bytes'] / one['bytes']:.1f} times the bytes in {many['files']} file{'s' * (many['files'] > 1)} "
+            f"instead of {one['files']}")  # fmt: skip
 
 
 def claims(cells: Cells) -> Iterator[tuple[list[str], str]]:
     """What the original study asked, in the words of docs/studies/papers.md, and what we found; "not measured" if nothing."""
-    asked = {"cost": ("the frameworks differ critically in what a checkpoint costs", _cost_claim),
-             "formats": ("formats and file sizes differ", _formats_claim),
-             "scale": ("scale changes the cost", _scale_claim), "bits": ("deterministic restart needs care", _bits_claim)}
-    for experiment, (claim, tell) in asked.items():
+    asked = [("cost", "the frameworks differ critically in what a checkpoint costs", _cost_claim),
+             ("formats", "formats and file sizes differ", _formats_claim),
+             ("scale", "scale changes the cost", _scale_claim), ("bits", "deterministic restart needs care", _bits_claim),
+             ("formats", "implementations have bottlenecks", _bottleneck_claim)]  # fmt: skip
+    for experiment, claim, tell in asked:
         found = of_experiment(cells, experiment)
         verdict = tell(found) if found else "not measured on this machine"
         yield [claim, f"`make study`, cells `{experiment}-*`", "– (axis: A)"], verdict
 
 
 def _cost_claim(cost: Cells) -> str:
-    found = sorted((added(cell["blocks"]["10"]).median, name) for name, cell in cost.items())
+    found = sorted((added(cell["blocks"]["10"]), name) for name, cell in cost.items())
     (least, first), (most, last) = found[0], found[-1]
-    return (f"**yes**: a save of 204.7 MB adds {1e3 * least:,.0f} ms with `{first}` and {1e3 * most:,.0f} ms with `{last}`"
-            if most > 2 * least else "**no**: all within a factor of two")  # fmt: skip
+    told = f"a save of 204.7 MB adds {in_milliseconds(least)} with `{first}` and {in_milliseconds(most)} with `{last}`"
+    are_told = says_something(least) and says_something(most)
+    return f"**{_decided(are_told and most.low > 2 * least.high, are_told and most.high < 2 * least.low)}**: {told}"
+
+
+def _decided(is_so: bool, is_not: bool) -> str:
+    return "yes" if is_so else "no" if is_not else "undecided"
 
 
 def _formats_claim(formats: Cells) -> str:
-    beyond = [100 * (cell["bytes"] / cell["exact"] - 1) for name, cell in formats.items() if name.endswith(TIMED)]
+    beyond = beyond_the_tensors(formats)
     if not beyond:
         return "not measured on this machine"
-    word = "yes" if max(beyond) - min(beyond) > 1 else "no"
-    return f"**{word}**: {min(beyond):+.2f} to {max(beyond):+.2f} % beyond the same tensors"
+    return f"**{_decided(sizes_differ(beyond), not sizes_differ(beyond))}**: beyond the same tensors, {smallest_to_largest(beyond)}"
+
+
+def _bottleneck_claim(formats: Cells) -> str:
+    takes = shares(formats)
+    if not takes:
+        return "not measured on this machine"
+    great = {words: share for words, share in takes.items() if says_something(share) and share.low > 0}
+    least, most = (pick(great, key=lambda words: great[words].median) if great else "" for pick in (min, max))
+    told = f": a part of the work takes {in_percent(great[least])} ({least}) to {in_percent(great[most])} ({most}) of a save" if great else ""
+    return f"**{_decided(bool(great), False)}**{told}"
 
 
 def _scale_claim(scale: Cells) -> str:
+    """By bytes and files: times of ranks that share cores say nothing."""
     last = max((list(cell["ranks"])[-1] for cell in scale.values()), key=int, default="")
-    return f"so many times as long with {last} ranks as with 1: " + ", ".join(
-        f"`{name}` {median(cell['ranks'][last]['seconds']) / median(cell['ranks']['1']['seconds']):.1f}"
-        for name, cell in scale.items() if {"1", last} <= set(cell["ranks"]))  # fmt: skip
+    both = {name: (cell["ranks"]["1"], cell["ranks"][last]) for name, cell in scale.items()
+            if {"1", last} <= set(cell["ranks"])}  # fmt: skip
+    if not both:
+        return "not measured on this machine"
+    factors = {name: many["bytes"] / one["bytes"] for name, (one, many) in both.items()}
+    files = {name: many["files"] for name, (_, many) in both.items()}
+    most, many_files = max(factors.values()), max(files, key=files.__getitem__)
+    more = most > 1.5
+    return (f"**{_decided(more, not more)}**, in bytes: with {last} ranks instead of 1, a save writes {min(factors.values()):.1f} to "
+            f"{most:.1f} times as many"
+            + (f", the most with {named([name for name, one in factors.items() if one > 0.95 * most])}" if more else "")
+            + f"; at most {files[many_files]} files (`{many_files}`)")  # fmt: skip
 
 
 def _bits_claim(bits: Cells) -> str:

@@ -1,10 +1,14 @@
 """Section 5 of the page: a ResNet-50 on a GPU, and in which layers of the small model the crucial bit harms.
 
 The figures of the ResNet-50 are files of bench/results, which bench/device/campaign_gpu.py writes. A
-part that has not run yet is named with its command.
+part that has not run yet is named with its command. Why the crucial bit harms in some layers and not in others
+is read from the records of its trials, which are beside them.
 """
 
 import json
+import lzma
+import struct
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,8 @@ from results import ACCURACY
 FIGURES = Path(__file__).resolve().parents[2] / "bench/results"
 ALL_BITS = FIGURES / "campaign_gpu_h200.json"
 ONE_BIT = FIGURES / "campaign_gpu_bit30_h200.json"
+RECORDS = FIGURES / "campaign_gpu_bit30_h200.trials.jsonl.xz"
+SIZES = (0.01, 0.02)  # of struck weights, between which the table of causes divides
 KINDS = {"conv": "a convolution", "downsample.0": "a convolution", "bn": "BatchNorm",
          "downsample.1": "BatchNorm", "fc": "the linear layer"}  # fmt: skip
 
@@ -85,3 +91,56 @@ def layer_table(cells: dict[str, dict[str, Any]], path: Path = ONE_BIT) -> str:
         rows.append(["ResNet-50 on a GPU", "0", *["not run"] * (1 + len(ACCURACY))])
     return table([f"bit {CRUCIAL} alone, in", "trials", "accuracy 5 points lower", "1 point lower",
                   "wider rule"], rows)  # fmt: skip
+
+
+def one_bit_harm(path: Path = ONE_BIT) -> tuple[int, int]:
+    """In how many of the trials with the crucial bit alone the ResNet-50 was harmed; (0, 0) if they have not run."""
+    if not path.exists():
+        return 0, 0
+    figures = json.loads(path.read_text())
+    return figures["harm"][ACCURACY[0]]["count"], figures["trials"]
+
+
+def trials(path: Path = RECORDS) -> Iterable[dict[str, Any]]:
+    """The records of the trials with the crucial bit."""
+    if path.exists():
+        with lzma.open(path, "rt") as file:
+            yield from (json.loads(line) for line in file if line.strip())
+
+
+def cause_rows(seen: Iterable[dict[str, Any]]) -> list[list[str]]:
+    """How many trials are harmed, by the stage of the network and by the size of the weight that was struck."""
+    counts: dict[str, list[list[int]]] = {}
+    for trial in seen:
+        (flip,) = trial["flips"]
+        size = abs(struct.unpack(">f", bytes.fromhex(flip["before"]))[0])
+        at = sum(size >= bound for bound in SIZES)
+        for stage in (flip["layer"].split(".")[1], "all"):
+            cell = counts.setdefault(stage, [[0, 0] for _ in range(len(SIZES) + 1)])[at]
+            cell[0] += trial["outcome"] in HARM
+            cell[1] += 1
+    return [[stage, *(f"{hits} of {of}" for hits, of in cells), f"{sum(hits for hits, _ in cells)} of {sum(of for _, of in cells)}"]
+            for stage, cells in sorted(counts.items(), key=lambda row: (row[0] == "all", row[0]))]  # fmt: skip
+
+
+def cause_table(path: Path = RECORDS) -> str:
+    low, high = SIZES
+    rows = cause_rows(trials(path))
+    if not rows:
+        return "Not run."
+    return table(["ResNet-50: harmed, by stage", f"weight below {low:g}", f"{low:g} to {high:g}", f"from {high:g} on", "all sizes"],
+                 rows)  # fmt: skip
+
+
+def crucial_for(cells: dict[str, dict[str, Any]]) -> str:
+    """For which models a flip of the crucial bit of a weight is nearly always harm: whose interval lies above a half."""
+    cell = cells[f"bit-weights-{CRUCIAL}"]
+    small = sum(cell["outcomes"].get(name, 0) for name in HARM)
+    rates = {"the small model": (small, cell["trials"]), "the ResNet-50": one_bit_harm()}
+    told = []
+    for name, (hits, trials) in rates.items():
+        if trials:
+            low, high = wilson_interval(hits, trials)
+            word = "it is crucial" if low > 0.5 else "it is not" if high < 0.5 else "that is undecided"
+            told.append(f"for {name} {word} ({rate_text(hits, trials)})")
+    return f"Is bit {CRUCIAL} crucial, so that most flips of it harm? {'; '.join(told)[:1].upper()}{'; '.join(told)[1:]}."

@@ -375,7 +375,10 @@ def make_page(given: dict[str, Any]) -> str:
         resilience=resilience_sentences(results),
         precisions=precision_table(results),
         larger=larger.all_bits_sentences(results.cells[f"bit-weights-{CRUCIAL}"]),
+        bit=CRUCIAL,
         larger_layers=larger.layer_table(results.cells),
+        larger_causes=larger.cause_table(),
+        crucial_for=larger.crucial_for(results.cells),
         larger_ran=results.ran_where(study.crucial_cells()),
         further_ran=results.ran_where(study.further_cells()),
     )

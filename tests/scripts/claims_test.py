@@ -31,10 +31,30 @@ class ClaimsTest(unittest.TestCase):
         seen["cost"]["recovers"] = [1.2 * plain for plain in seen["cost"]["plain"]]
         seen["rates"]["swift"] = dict.fromkeys(seen["rates"]["swift"])
         for row in seen["totals"]:
-            row["same_bits"] = False
+            row |= {"same_bits": False, "total": 60.0}
         with mock.patch.object(claims, "read", lambda name: json.loads(json.dumps(seen))):
             found = claims.swift_claims()
         self.assertEqual({claim.verdict for claim in found}, {"undecided", "not reproduced"})
+
+    def test_what_only_a_simulation_shows_is_told(self):
+        simulated, wide, narrow = {"a": 60.0, "b": 60.0}, (1.6, 0.8, 3.2), (1.6, 1.1, 2.0)
+        for measured, verdict in (({"a": wide, "b": wide}, "undecided by measurement, confirmed in simulation"),
+                                  ({"a": narrow, "b": wide}, "confirmed against a; against the others undecided by "
+                                                             "measurement, confirmed in simulation"),
+                                  ({"a": narrow, "b": narrow}, "confirmed")):  # fmt: skip
+            self.assertEqual(claims.shorter_verdict(measured, simulated), verdict)
+        self.assertEqual(claims.shorter_verdict({"a": wide}, {"a": None}), "not reproduced")
+
+    def test_the_axes_of_the_study_are_judged_by_its_results(self):
+        for words, verdict, told in ((("yes", "yes"), "confirmed", "2 of 2 claims of section 1 hold"),
+                                     (("no", "no"), "not reproduced", "0 of 2 claims of section 1 hold; not: a; b"),
+                                     (("yes", "no"), "undecided", "1 of 2 claims of section 1 hold; not: b")):
+            made = claims.axes_claim({name: f"**{word}**: 7 %" for name, word in zip("ab", words)})
+            self.assertEqual((made.verdict, made.found), (verdict, told))
+        self.assertEqual(claims.axes_claim({"a": "not measured on this machine"}).verdict, "undecided")
+
+    def test_the_median_is_that_of_the_page_of_schedules(self):
+        self.assertIn(f"median {claims.median_of_the_schedule()} %", claims.coci_claims()[0].found)
 
     def test_the_page_can_be_read_at_once(self):
         self.assertLess(len(claims.PAPERS.read_text().split()), MOST_WORDS)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "study/corruption"))
-import page
+import page  # first: it knows where the modules of the benches are
+import larger
 import verdicts
 from cells import BITS, CRUCIAL, all_cells
 from results import RESULTS
@@ -27,6 +28,20 @@ class PageTest(unittest.TestCase):
         other["cells"]["bit-weights-30"] = page.NONE | {
             "machine": "A", "trials": 7, "outcomes": {"N-EV": 7}}
         self.assertNotEqual(page.make_page(GIVEN), page.make_page(other))
+
+    def test_causes_are_counted_by_stage_and_size_of_the_weight(self):
+        def trial(stage: str, before: str, outcome: str) -> dict:
+            return {"flips": [{"layer": f"model.{stage}.0.conv1", "before": before}], "outcome": outcome}
+
+        rows = larger.cause_rows([trial("layer2", "bc23d70b", "N-EV"), trial("layer2", "3ca3d70b", "degraded"),
+                                  trial("layer1", "3c23d709", "N-EV"), trial("layer1", "00000000", "benign")])
+        self.assertEqual(rows, [["layer1", "1 of 2", "0 of 0", "0 of 0", "1 of 2"],
+                                ["layer2", "0 of 0", "1 of 1", "1 of 1", "2 of 2"],
+                                ["all", "1 of 2", "1 of 1", "1 of 1", "3 of 4"]])
+
+    def test_the_records_of_the_crucial_bit_are_those_of_its_figures(self):
+        rows = larger.cause_rows(larger.trials())
+        self.assertEqual(rows[-1][-1], "{} of {}".format(*larger.one_bit_harm()))
 
     def test_a_study_that_has_not_run_says_so(self):
         empty = page.Results({"machines": {}, "cells": {}, "pairs": {}})

@@ -54,6 +54,7 @@ class PairedTest(unittest.TestCase):
         self.assertEqual(str(interval([1.0, 3.0, 2.0])), "2.00 (1.00 to 3.00, 75 %)")
         self.assertEqual(str(interval(range(5))), "2.00 (0.00 to 4.00, 93 %)")
         self.assertEqual(str(interval(range(6))), "2.50 (0.00 to 5.00)")
+        self.assertEqual(str(interval([2.5])), "2.50 (once)")
 
     def test_one_outlier_does_not_decide_a_high_quantile(self) -> None:
         self.assertEqual(quantile([1.0] * 98 + [1.1, 50.0], 0.99)[:3], (1.1, 1.0, 50.0))
