@@ -218,13 +218,29 @@ Result<void> CallLog::keep(const CallKey& key, Bytes packed) {
     kept.bytes = std::move(packed);
   } else if (in_memory_ + size <= options_.memory) {
     kept.bytes = std::move(packed);
-    in_memory_ += size;
+    kept.is_limited = true;
   } else {
     kept = HOLDFAST_TRY(spill(packed));
   }
-  bytes_ += size;
-  kept_.emplace(key, std::move(kept));
+  add(key, std::move(kept));
   return {};
+}
+
+void CallLog::keep_received(const CallKey& key, Bytes packed) {
+  const auto size = static_cast<int64_t>(packed.size());
+  if (received_ + size > options_.memory && !options_.spill.empty()) {
+    if (Result<Kept> spilled = spill(packed); spilled.ok()) {
+      return add(key, *std::move(spilled));
+    }
+  }
+  received_ += size;
+  add(key, Kept{.bytes = std::move(packed), .size = size});
+}
+
+void CallLog::add(const CallKey& key, Kept kept) {
+  bytes_ += kept.size;
+  if (kept.is_limited) in_memory_ += kept.size;
+  kept_.emplace(key, std::move(kept));
 }
 
 Result<CallLog::Kept> CallLog::spill(ByteView packed) {
@@ -243,8 +259,10 @@ Result<CallLog::Kept> CallLog::spill(ByteView packed) {
 
 void CallLog::forget(std::map<CallKey, Kept>::iterator at) {
   bytes_ -= at->second.size;
-  if (at->second.file == nullptr && at->first.update != kStartUp) {
+  if (at->second.is_limited) {
     in_memory_ -= at->second.size;
+  } else if (at->second.file == nullptr && at->first.update != kStartUp) {
+    received_ -= at->second.size;
   }
   kept_.erase(at);
   if (file_.use_count() == 1) file_.reset();  // the others have ended, too
@@ -311,7 +329,7 @@ void CallLog::clear() {
   MutexLock lock(mutex_);
   kept_.clear();
   file_.reset();
-  bytes_ = in_memory_ = 0;
+  bytes_ = in_memory_ = received_ = 0;
   hole_ = kStartUp;
 }
 
@@ -348,7 +366,11 @@ Result<void> CallLog::take(ByteView packed, const Wanted* wanted) {
       return conflict("log of calls: two ranks have different records of {}",
                       to_string(parsed.key));
     }
-    HOLDFAST_TRY(keep(parsed.key, copy_of(parsed.whole)));
+    if (wanted != nullptr) {
+      keep_received(parsed.key, copy_of(parsed.whole));
+    } else {
+      HOLDFAST_TRY(keep(parsed.key, copy_of(parsed.whole)));
+    }
   }
   return {};
 }

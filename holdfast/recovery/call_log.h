@@ -21,7 +21,8 @@
 //
 // Records are kept in memory, and above `memory` bytes in files without names in `spill`.
 // A record for which there is no room is not kept (kNoSpace), and hole() tells behind which
-// update the log is whole again. Start-up always has room.
+// update the log is whole again. Start-up always has room, and so has what a replacement receives:
+// its neighbours together may have kept more for it than one rank may keep.
 //
 // Threads: all functions may be called from any thread.
 #pragma once
@@ -67,7 +68,8 @@ struct CallRecord {
 class CallLog {
  public:
   struct Options {
-    int64_t memory = int64_t{1} << 30;  // bytes of records in memory, without start-up
+    // Bytes of records in memory, without start-up and received ones.
+    int64_t memory = int64_t{1} << 30;
     Path spill{};                       // a folder for more; empty for none
   };
   // Which records a replacement of rank `to` needs: messages to it, and results of collective
@@ -102,7 +104,7 @@ class CallLog {
   void clear();
 
   int64_t bytes() const;         // of all records, in memory and files
-  int64_t bytes_in_memory() const;  // without start-up
+  int64_t bytes_in_memory() const;  // of those that `memory` limits
   // The newest update of which a record was not kept; kStartUp if there is none. The log is
   // whole for updates behind it.
   int64_t hole() const;
@@ -116,7 +118,8 @@ class CallLog {
 
   // Sends the records that are wanted, and then that these were all.
   Result<void> send_to(Transport& transport, const Wanted& wanted, Instant deadline) const;
-  // Takes in what another rank sends. kCorrupt if a record is damaged or was not wanted.
+  // Takes in what another rank sends, whatever `memory` is. Above it, records go to `spill` if that
+  // has room. kCorrupt if a record is damaged or was not wanted.
   Result<void> receive_from(Transport& transport, int from, const Wanted& wanted,
                             Instant deadline);
 
@@ -126,9 +129,12 @@ class CallLog {
     Bytes bytes{};
     std::shared_ptr<File> file{};
     int64_t offset = 0, size = 0;
+    bool is_limited = false;  // it counts as one that `memory` limits
   };
 
   Result<void> keep(const CallKey& key, Bytes packed) HOLDFAST_REQUIRES(mutex_);
+  void keep_received(const CallKey& key, Bytes packed) HOLDFAST_REQUIRES(mutex_);
+  void add(const CallKey& key, Kept kept) HOLDFAST_REQUIRES(mutex_);
   Result<Kept> spill(ByteView packed) HOLDFAST_REQUIRES(mutex_);
   void forget(std::map<CallKey, Kept>::iterator at) HOLDFAST_REQUIRES(mutex_);
   Result<void> take(ByteView packed, const Wanted* wanted);
@@ -142,6 +148,7 @@ class CallLog {
   int64_t end_ HOLDFAST_GUARDED_BY(mutex_) = 0;             // of that file
   int64_t bytes_ HOLDFAST_GUARDED_BY(mutex_) = 0;
   int64_t in_memory_ HOLDFAST_GUARDED_BY(mutex_) = 0;
+  int64_t received_ HOLDFAST_GUARDED_BY(mutex_) = 0;  // bytes in memory
   int64_t hole_ HOLDFAST_GUARDED_BY(mutex_) = kStartUp;
 };
 

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "holdfast/base/testing.h"
+#include "holdfast/env/env_wrapper.h"
 #include "holdfast/env/memory_env.h"
 #include "holdfast/env/posix_env.h"
 #include "holdfast/transport/local_transport.h"
@@ -25,6 +26,20 @@ void put(CallLog& log, const CallKey& key, std::string_view bytes) {
   const ByteView part = bytes_of(bytes);
   ASSERT_OK(log.put(key, "float32", std::span(&part, 1)));
 }
+
+// A disk in memory that has files without names.
+class Disk : public EnvWrapper {
+ public:
+  Disk() : EnvWrapper(memory) { EXPECT_OK(memory.create_folders("/spill")); }
+
+  Result<std::unique_ptr<File>> create_unnamed(const Path& folder) override {
+    auto file = HOLDFAST_TRY(memory.open(folder / "unnamed", {.mode = OpenMode::kCreate}));
+    HOLDFAST_TRY(memory.remove_file(folder / "unnamed"));
+    return file;
+  }
+
+  MemoryEnv memory{};
+};
 
 std::string found(const CallLog& log, const CallKey& key) {
   const Result<CallRecord> record = log.find(key);
@@ -96,6 +111,23 @@ TEST(CallLogTest, WithoutRoomARecordIsNotKeptAndTheHoleIsTold) {
   EXPECT_EQ(found(log, collective(kStartUp, "all")), long_one);
 }
 
+TEST(CallLogTest, OnAFullDiskARecordIsNotKeptAndTheHoleIsTold) {
+  Disk disk;
+  CallLog log(disk, {.memory = 0, .spill = "/spill"});
+  const std::string long_one(200, 'l');
+  const ByteView part = bytes_of(long_one);
+  put(log, message(1, 0, 1), long_one);
+  disk.memory.set_capacity(100);
+  EXPECT_ERROR(log.put(message(2, 0, 1), "", std::span(&part, 1)), ErrorCode::kNoSpace);
+  EXPECT_EQ(log.hole(), 2);
+  EXPECT_EQ(found(log, message(1, 0, 1)), long_one);
+  EXPECT_EQ(found(log, message(2, 0, 1)), "not_found");
+  log.drop_through(2);  // the files end, so that there is room again
+  disk.memory.set_capacity(1 << 20);
+  put(log, message(3, 0, 1), long_one);
+  EXPECT_EQ(found(log, message(3, 0, 1)), long_one);
+}
+
 TEST(CallLogTest, AnyFlippedBitAndAnyCutOfARecordIsFound) {
   MemoryEnv env;
   CallLog log(env);
@@ -161,6 +193,68 @@ TEST_F(ServedTest, AReplacementGetsWhatWasForItAndNothingElse) {
                                collective(3, "dp")}) {
     EXPECT_EQ(found(fresh_, other), "not_found") << to_string(other);
   }
+}
+
+// A rank in the middle of a pipeline has two neighbours, each of which has kept 0.8 of its memory for it.
+TEST_F(ServedTest, WhatIsReceivedFitsWhateverTheMemoryIs) {
+  const std::string long_one(400, 'l');
+  for (int64_t update = 1; update <= 4; ++update) put(log_, message(update, 0, 1), long_one);
+  fresh_.configure({.memory = log_.bytes() / 2});
+  const CallLog::Wanted wanted{.to = 1, .after = 0, .through = 4};
+  ASSERT_OK(serve(wanted, wanted));
+  EXPECT_EQ(fresh_.bytes(), log_.bytes());
+  EXPECT_EQ(found(fresh_, message(4, 0, 1)), long_one);
+  // All of the memory is left for what it keeps for others.
+  EXPECT_EQ(fresh_.bytes_in_memory(), 0);
+  put(fresh_, message(1, 1, 2), long_one);
+  EXPECT_EQ(fresh_.hole(), kStartUp);
+  fresh_.drop_through(4);
+  EXPECT_EQ(fresh_.bytes(), 0);
+}
+
+TEST_F(ServedTest, WhatIsReceivedGoesToTheFolderAboveTheMemoryAndIntoMemoryIfThatIsFull) {
+  const std::string long_one(400, 'l');
+  for (int64_t update = 1; update <= 4; ++update) put(log_, message(update, 0, 1), long_one);
+  for (const bool is_full : {false, true}) {
+    Disk disk;
+    if (is_full) disk.memory.set_capacity(100);
+    CallLog fresh(disk, {.memory = 500, .spill = "/spill"});
+    on_ranks(2, [&](int rank) {
+      const CallLog::Wanted wanted{.to = 1, .after = 0, .through = 4};
+      if (rank == 0) EXPECT_OK(log_.send_to(network_.endpoint(0), wanted, kNoDeadline));
+      if (rank == 1) EXPECT_OK(fresh.receive_from(network_.endpoint(1), 0, wanted, kNoDeadline));
+    });
+    for (int64_t update = 1; update <= 4; ++update) {
+      EXPECT_EQ(found(fresh, message(update, 0, 1)), long_one) << is_full;
+    }
+  }
+}
+
+// SWIFT's reader takes the next record, whatever it is of.
+TEST_F(ServedTest, RecordsThatComeInAnotherOrderAreFoundByTheirKeys) {
+  Bytes packed;
+  for (const auto& [update, number] : {std::pair<int64_t, int64_t>{2, 1}, {1, 1}, {2, 0}, {1, 0}}) {
+    put(log_, message(update, 0, 1, number), fmt::format("{} {}", update, number));
+    const Bytes one = *log_.pack(message(update, 0, 1, number));
+    packed.insert(packed.end(), one.begin(), one.end());
+  }
+  ASSERT_OK(fresh_.take(packed));
+  for (int64_t update = 1; update <= 2; ++update) {
+    for (int64_t number = 0; number < 2; ++number) {
+      EXPECT_EQ(found(fresh_, message(update, 0, 1, number)), fmt::format("{} {}", update, number));
+    }
+  }
+}
+
+// The last message of an update did not come into the log.
+TEST_F(ServedTest, WhatIsMissingAtTheEndOfAnUpdateIsNotReplacedByTheNextOne) {
+  put(log_, message(1, 0, 1, 0), "a");
+  put(log_, message(2, 0, 1, 0), "b");
+  put(log_, message(2, 0, 1, 1), "c");
+  const CallLog::Wanted wanted{.to = 1, .after = 0, .through = 2};
+  ASSERT_OK(serve(wanted, wanted));
+  EXPECT_EQ(found(fresh_, message(1, 0, 1, 1)), "not_found");
+  EXPECT_EQ(found(fresh_, message(2, 0, 1, 0)), "b");
 }
 
 TEST_F(ServedTest, WhatWasNotWantedIsRefused) {
