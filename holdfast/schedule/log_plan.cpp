@@ -34,9 +34,10 @@ Result<void> check(const LogChain& chain) {
     rates += chain.rate[k];
   }
   if (!(rates > 0)) return invalid("log: no host is ever lost; expected a rate above 0");
-  if (!(chain.bandwidth > 0) || chain.steps < 1) {
-    return invalid("log: {} bytes a second and {} steps; expected more than 0", chain.bandwidth,
-                   chain.steps);
+  if (!(chain.bandwidth > 0) || chain.steps < 1 || chain.micro_batches < 0) {
+    return invalid("log: {} bytes a second, {} steps and {} micro-batches; expected more than 0, or no "
+                   "micro-batches",
+                   chain.bandwidth, chain.steps, chain.micro_batches);
   }
   for (size_t k = 0; k + 1 < hosts; ++k) {
     const auto both = checked_add(chain.right[k], chain.left[k]);
@@ -57,23 +58,29 @@ int64_t border_bytes(const LogChain& chain, size_t border) {
 
 // Seconds to make one step of the group [first, last] again, times how often it is lost.
 double group_cost(const LogChain& chain, size_t first, size_t last) {
-  double seconds = 0, rate = 0;
+  double seconds = 0, rate = 0, longest = 0;
   for (size_t k = first; k <= last; ++k) {
-    seconds += chain.replay[k];
+    if (chain.micro_batches == 0) seconds += chain.replay[k];
+    longest = std::max(longest, chain.replay[k]);
     rate += chain.rate[k];
     if (k < last) {
       seconds += static_cast<double>(chain.right[k] + chain.left[k]) / chain.bandwidth;
     }
   }
+  if (chain.micro_batches > 0) {
+    const auto more = static_cast<double>(last - first);
+    seconds += longest * (1 + more / static_cast<double>(chain.micro_batches));
+  }
   return seconds * rate;
 }
 
-// Whether the logs of the hosts of the group fit, if the borders around it are logged.
-bool group_fits(const LogChain& chain, int64_t host_limit, size_t first, size_t last) {
+// Whether the group is short enough, and the logs of its hosts fit if the borders around it are logged.
+bool group_fits(const LogChain& chain, const LogLimits& limits, size_t first, size_t last) {
+  if (static_cast<int64_t>(last - first) >= limits.group) return false;
   const int64_t to_left = first > 0 ? chain.left[first - 1] : 0;
   const int64_t to_right = last + 1 < chain.replay.size() ? chain.right[last] : 0;
   const int64_t most = first == last ? to_left + to_right : std::max(to_left, to_right);
-  return most * chain.steps <= host_limit;
+  return most * chain.steps <= limits.host;
 }
 
 // The best way that is known to a number of bytes: the border before host `at` is logged.
@@ -139,6 +146,41 @@ LogPlan plan_of(const LogChain& chain, std::vector<bool> logged) {
   return plan;
 }
 
+Error no_plan(const LogLimits& limits) {
+  return not_found("log: no plan keeps {} bytes in all and {} a host; expected more, or groups of more than {} "
+                   "hosts",
+                   limits.total, limits.host, limits.group);
+}
+
+// Seconds in which SWIFT has a group make a step again.
+double seconds_by_swift(const LogChain& chain, size_t first, size_t last) {
+  double seconds = chain.replay[first];
+  for (size_t k = first; k < last; ++k) {
+    seconds += chain.replay[k + 1] + static_cast<double>(chain.right[k]) / chain.bandwidth;
+  }
+  return seconds;
+}
+
+// The logged border that SWIFT's rule gives up first. At least one is logged.
+size_t cheapest_border(const LogChain& chain, const std::vector<bool>& logged) {
+  const auto groups = groups_of(logged);
+  size_t best = 0;
+  double least = 0;
+  for (size_t k = 0; k + 1 < groups.size(); ++k) {
+    const auto [first, border] = groups[k];
+    const size_t last = groups[k + 1].second;
+    const double more = 2 * seconds_by_swift(chain, first, last) -
+                        seconds_by_swift(chain, first, border) -
+                        seconds_by_swift(chain, border + 1, last);
+    const double price = more / static_cast<double>(std::max<int64_t>(1, chain.right[border]));
+    if (k == 0 || price < least) {
+      least = price;
+      best = border;
+    }
+  }
+  return best;
+}
+
 }  // namespace
 
 Result<LogPlan> cost_of_log(const LogChain& chain, const std::vector<bool>& logged) {
@@ -152,7 +194,7 @@ Result<LogPlan> cost_of_log(const LogChain& chain, const std::vector<bool>& logg
 bool keeps_limits(const LogChain& chain, const LogLimits& limits, const LogPlan& plan) {
   const auto groups = groups_of(plan.logged);
   return plan.bytes <= limits.total && std::ranges::all_of(groups, [&](const auto& group) {
-           return group_fits(chain, limits.host, group.first, group.second);
+           return group_fits(chain, limits, group.first, group.second);
          });
 }
 
@@ -165,7 +207,7 @@ Result<LogPlan> plan_log(const LogChain& chain, const LogLimits& limits) {
     std::vector<State> found;
     const int64_t more = at < hosts ? border_bytes(chain, at - 1) : 0;
     for (size_t from = 0; from < at; ++from) {
-      if (!group_fits(chain, limits.host, from, at - 1)) continue;
+      if (!group_fits(chain, limits, from, at - 1)) continue;
       const double cost = group_cost(chain, from, at - 1);
       for (size_t before = 0; before < states[from].size(); ++before) {
         const State& old = states[from][before];
@@ -175,6 +217,7 @@ Result<LogPlan> plan_log(const LogChain& chain, const LogLimits& limits) {
     }
     states[at] = prune(std::move(found), limits.total);
   }
+  if (states[hosts].empty()) return no_plan(limits);
   std::vector<bool> logged(hosts - 1);
   size_t at = hosts, place = states[hosts].size() - 1;  // the last one costs least
   while (at > 0) {
@@ -190,21 +233,9 @@ Result<LogPlan> plan_log_greedily(const LogChain& chain, const LogLimits& limits
   HOLDFAST_TRY(check(chain));
   LogPlan plan = plan_of(chain, std::vector<bool>(chain.replay.size() - 1, true));
   while (!keeps_limits(chain, limits, plan)) {
-    std::optional<LogPlan> best;
-    double least = 0;
-    for (size_t border = 0; border < plan.logged.size(); ++border) {
-      if (!plan.logged[border]) continue;
-      std::vector<bool> fewer = plan.logged;
-      fewer[border] = false;
-      LogPlan joined = plan_of(chain, std::move(fewer));
-      const double saved = static_cast<double>(std::max<int64_t>(1, plan.bytes - joined.bytes));
-      const double price = (joined.seconds - plan.seconds) / saved;
-      if (!best || price < least) {
-        least = price;
-        best = std::move(joined);
-      }
-    }
-    plan = *std::move(best);
+    if (groups_of(plan.logged).size() == 1) return no_plan(limits);
+    plan.logged[cheapest_border(chain, plan.logged)] = false;
+    plan = plan_of(chain, std::move(plan.logged));
   }
   return plan;
 }

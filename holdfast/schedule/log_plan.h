@@ -9,9 +9,18 @@
 //             R(i..j) = replay_i + ... + replay_j + bytes of the borders inside / bandwidth
 //   such that the logs of all hosts, and of each host, keep their limits
 //
+// With micro-batches, hosts of a group work at the same time, as in the pipeline: instead of the sum of their
+// replay times, the longest one counts, times 1 + (hosts - 1) / micro-batches.
+//
 // plan_log() solves this with a table by host of the best cost for each number of bytes. plan_log_greedily()
-// is the rule of SWIFT: at first all borders are logged, and as long as that is too much,
-// the two groups are joined for which the cost grows least for the bytes that it saves.
+// is the rule of SWIFT, to be compared: at first all borders are logged, and as long as that is too much, the two
+// neighbouring groups with the least price are joined,
+//
+//   price = (2 R(both) - R(left one) - R(right one)) / bytes that go right over the border between them.
+//
+// That is the rule of SWIFT's public code: it counts each group as one host, hosts as equally often lost, and only
+// the bytes that go right. So the sums are wrong for groups of several hosts. The plan that is returned has the
+// true cost and bytes, and keeps the limits.
 //
 // Pure functions: the same input gives the same plan everywhere.
 #pragma once
@@ -32,11 +41,13 @@ struct LogChain {
   std::vector<int64_t> left{};   // bytes a step from host k + 1 to host k
   double bandwidth = 0;          // bytes a second between two hosts
   int64_t steps = 1;             // between two checkpoints
+  int64_t micro_batches = 0;     // of a step; 0 if hosts of a group work one after the other
 };
 
 struct LogLimits {
   int64_t total = std::numeric_limits<int64_t>::max();  // bytes of all logs
   int64_t host = std::numeric_limits<int64_t>::max();   // bytes of the log of one host
+  int64_t group = std::numeric_limits<int64_t>::max();  // hosts of one group
 };
 
 struct LogPlan {
@@ -48,7 +59,8 @@ struct LogPlan {
 };
 
 // kInvalid if the numbers of hosts and borders do not fit, or one is not a number of its
-// kind. Logging nothing always keeps the limits, so there is always a plan.
+// kind. Logging nothing keeps the limits of bytes, so there is always a plan, unless there is a limit to
+// groups: then kNotFound.
 Result<LogPlan> plan_log(const LogChain& chain, const LogLimits& limits = {});
 Result<LogPlan> plan_log_greedily(const LogChain& chain, const LogLimits& limits = {});
 

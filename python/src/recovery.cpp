@@ -7,6 +7,7 @@
 
 #include "holdfast/recovery/decide.h"
 #include "holdfast/recovery/gate.h"
+#include "holdfast/schedule/log_plan.h"
 #include "transport.h"
 
 namespace holdfast::python {
@@ -186,6 +187,25 @@ void bind_recovery(nb::module_& m) {
       .def_prop_ro(
           "ready", [](HeldGate& self) { return self.get().ready(); },
           "The newest update that this rank was ready for.");
+  m.def(
+      "plan_log",
+      [](const std::vector<double>& replay, const std::vector<int64_t>& right,
+         const std::vector<int64_t>& left, double bandwidth, int64_t steps,
+         int64_t micro_batches, int64_t host, int64_t group) {
+        const LogChain chain{.replay = replay,
+                             .rate = std::vector<double>(replay.size(), 1),
+                             .right = right,
+                             .left = left,
+                             .bandwidth = bandwidth,
+                             .steps = steps,
+                             .micro_batches = micro_batches};
+        return unwrap(plan_log(chain, {.host = host, .group = group})).logged;
+      },
+      nb::arg("replay"), nb::arg("right"), nb::arg("left"), nb::kw_only(),
+      nb::arg("bandwidth"), nb::arg("steps"), nb::arg("micro_batches"), nb::arg("host"),
+      nb::arg("group"),
+      "Which borders of a row of ranks to log, if each is lost equally often\n"
+      "(schedule/log_plan.h).");
 }
 
 }  // namespace holdfast::python
