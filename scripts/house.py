@@ -2,9 +2,10 @@
 
     python3 scripts/house.py [--json] [BUILD]
 
-BUILD is a configured build folder (build/check), for the dependencies of the parts. If it also has the
-Python package, a small training is run, and the files that a save and a resume enter are counted. What
-must be zero is held by tests: tests/arrows/check_includes.py and tests/scripts/house_test.py.
+BUILD is a configured build folder (build/check), for the dependencies of the parts and for the time
+that its tasks took: after `make test` from a clean clone with an empty cache of the compiler. If it also
+has the Python package, a small training is run, and the files that a save and a resume enter are
+counted. What must be zero is held by tests: tests/arrows/check_includes.py and tests/scripts/house_test.py.
 """
 
 import argparse
@@ -65,6 +66,33 @@ def with_many_dependencies(build: Path) -> set[str]:
 def test_programs() -> int:
     """Each part that has tests has a program of them (cmake/HoldfastPart.cmake)."""
     return len({file.parent for file in ROOT.glob("holdfast/*/*_test.cpp")})
+
+
+def build_seconds(log: str) -> dict[str, float]:
+    """What Ninja's log says that compiling and linking took, each task once, and by what it is for.
+
+    A figure means something only if the log is that of a build from nothing, with an empty cache of
+    the compiler.
+    """
+    outputs = {}  # of the last build of each output: a task with several has a line for each
+    for line in log.splitlines():
+        if not line.startswith("#"):
+            begin, end, _, output, task = line.split("\t")
+            outputs[output] = (int(begin), int(end), task)
+    tasks = {task: output for output, task in outputs.items()}
+    seconds: collections.Counter[str] = collections.Counter()
+    for (begin, end, _), output in tasks.items():
+        seconds[_kind_of(output)] += (end - begin) / 1000
+    return dict(seconds)
+
+
+def _kind_of(output: str) -> str:
+    """What a task with this output is for: an object or a precompiled header of something, or a link."""
+    if not output.endswith((".o", ".gch")):
+        return "links"
+    if re.search(r"_test(_objects)?\.dir|_testing\.dir|^tests/", output):
+        return "tests"
+    return "python" if output.startswith("python/") else "product"
 
 
 def tables_of_names() -> list[Path]:
@@ -143,6 +171,10 @@ def count(build: Path | None) -> dict[str, int]:
         counted["dependencies that nothing uses"] = len(unused_arrows(build))
         counted[f"parts with more than {MOST_DEPENDENCIES} dependencies"] = len(
             with_many_dependencies(build))  # fmt: skip
+    if build is not None and (build / ".ninja_log").exists():
+        seconds = build_seconds((build / ".ninja_log").read_text())
+        counted["seconds of compile and link"] = round(sum(seconds.values()))
+        counted |= {f"seconds of {kind}": round(of) for kind, of in sorted(seconds.items())}
     if build is not None and (build / "python/holdfast/_native.pyi").exists():
         counted |= {f"Python files entered by a {what}": number
                     for what, number in files_entered(build).items()}  # fmt: skip

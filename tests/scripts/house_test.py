@@ -51,6 +51,15 @@ class HouseTest(unittest.TestCase):
         self.assertTrue(all(map(house.MENDS.search, ("seal_mend.cpp", "repair.h", "step_repair.cpp"))))
         self.assertFalse(any(map(house.MENDS.search, ("recommend.cpp", "amendment.h"))))
 
+    def test_the_seconds_of_a_task_count_once_and_those_of_its_last_run(self):
+        log = "\n".join(["# ninja log v5", "0\t9000\t0\tholdfast/a/x.cpp.o\tff",
+                         "0\t4000\t0\tholdfast/a/x.cpp.o\tff", "4000\t6000\t0\ta_test\tab",
+                         "4000\t6000\t0\ta_test_tests.cmake\tab",
+                         "0\t1000\t0\tholdfast/a/CMakeFiles/a_test_objects.dir/y.cpp.o\t12",
+                         "0\t500\t0\tpython/module.cpp.o\t13"])  # fmt: skip
+        self.assertEqual(house.build_seconds(log),
+                         {"product": 4.0, "links": 2.0, "tests": 1.0, "python": 0.5})
+
     def test_it_counts(self):
         counted = house.count(None)
         self.assertGreater(counted["lines of product C++"], 10_000)
