@@ -1,12 +1,16 @@
 #include "bench/figures.h"
 
+#include <fmt/chrono.h>
 #include <fmt/core.h>
+#include <sys/utsname.h>
 
 #include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <ctime>
+#include <fstream>
 #include <thread>
 
 #include "holdfast/base/json_text.h"
@@ -108,8 +112,27 @@ void Report::keep(std::string_view name, const Series& series, double scale) {
   append_json_double(json_, series.quantile(0.75) / scale);
 }
 
+// As bench/measuring/machines.py has it, as far as a program without Python knows it.
+std::string Report::run_json() {
+  utsname kernel{};
+  uname(&kernel);
+  std::string processor;
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; processor.empty() && std::getline(file, line);) {
+    if (line.starts_with("model name")) processor = line.substr(line.find(':') + 2);
+  }
+  std::string json = "  \"run\": {\"machine\": ";
+  append_json_string(json, kernel.machine);
+  json += ", \"processor\": ";
+  append_json_string(json, processor);
+  return json + fmt::format(", \"cores\": {}, \"date\": \"{:%Y-%m-%d}\"}}",
+                            std::thread::hardware_concurrency(),
+                            fmt::gmtime(std::time(nullptr)));
+}
+
 Result<void> Report::write_json(Env& env, const Path& path) const {
-  return env.replace_file(path, bytes_of("{\n" + json_ + "\n}\n"));
+  const std::string comma = json_.empty() ? "" : ",\n";
+  return env.replace_file(path, bytes_of("{\n" + run_json() + comma + json_ + "\n}\n"));
 }
 
 }  // namespace holdfast

@@ -58,6 +58,7 @@ class Report {
   void judge(std::string_view name, const Series& series, double bar, bool passed,
              std::string_view expected);
   void keep(std::string_view name, const Series& series, double scale);
+  static std::string run_json();  // the machine and the date
 
   std::string json_;  // the entries, with commas between them
   int failed_ = 0;

@@ -7,6 +7,9 @@ checkpoint. Each policy meets the same moments. The overhead is what COCI's abst
 cost, and what recoveries cost, here in worker-seconds. `holdfast simulate` then replays the run, from the
 measured time of a step, a save and a restart, the saves that the run has made, and its kills.
 
+A running job knows all policies but coci-parallel, whose schedule `holdfast interval` plans before the run: from what
+a save took under the first policy in the same round. The others learn that while they run.
+
 A change of the configuration is not part of the simulation, and counted apart.
 """
 
@@ -43,7 +46,8 @@ def policies(number: int) -> dict[str, Any]:
     undisturbed = plan.run("never", [])
     row: dict[str, Any] = {"phases": phases, "kills at": kills[:8], "ways": {}}
     for every in POLICIES:
-        run = plan.run(every, kills, undisturbed)
+        seen = next(iter(row["ways"].values()), None)
+        run = plan.run(every, kills, undisturbed, seen and (seen["stall"], seen["persist"]))
         row["ways"][every] = run.costs()
         progress(f"  {every}: {json.dumps(row['ways'][every])}")
     return row
@@ -88,15 +92,16 @@ class Plan:
     def total(self) -> int:
         return sum(self.steps.values())
 
-    def run(self, every: str, kills: list[float], undisturbed: "Run | None" = None) -> "Run":
-        """Trains to the end."""
+    def run(self, every: str, kills: list[float], undisturbed: "Run | None" = None,
+            save: tuple[float, float] | None = None) -> "Run":
+        """Trains to the end. `save`: the stall of a save and the time until it is durable, for a plan."""
         mean = self.total / sum(steps / workers for workers, steps in self.steps.items())
         shrink = ",".join(f"{first - 1}:{workers}" for workers, first in self.firsts.items() if first)
         options = ["--pace", str(PACE), "--ballast", str(BALLAST), "--steps", str(self.total), "--shrink", shrink,
                    "--mtbf", str(MTBF / mean)]
         if every == "coci-parallel":
-            assert undisturbed is not None
-            options += ["--save-at", ",".join(map(str, undisturbed.planned(every)))]
+            assert undisturbed is not None and save is not None
+            options += ["--save-at", ",".join(map(str, undisturbed.planned(every, *save)))]
         else:
             options += ["--every", every]
         with training("holdfast", tuple(options)) as job:
@@ -164,9 +169,9 @@ class Run:
         """How many seconds of work the steps before that one are."""
         return sum(took[self.plan.workers_at(one)] for one in range(step))
 
-    def planned(self, policy: str) -> list[int]:
+    def planned(self, policy: str, stall: float, persist: float) -> list[int]:
         """The steps behind which a policy would save, by `holdfast interval`."""
-        took, saved = self.step_of, self._ask("interval", 0.05, 0.5)
+        took, saved = self.step_of, self._ask("interval", stall, persist)
         times = next(one["times"] for one in saved["policies"] if one["policy"] == policy)
         ends = [self.work(step + 1, took) for step in range(self.plan.total)]
         return sorted({min(range(len(ends)), key=lambda step: abs(ends[step] - at)) for at in times})
@@ -200,7 +205,8 @@ class Run:
                 more = line.at - before.at - took[line.ranks]
                 changes += more if before.ranks != line.ranks else 0.0
                 stalled += more if before.ranks == line.ranks else 0.0
-                found["changes" if before.ranks != line.ranks else "stalled"] += more * line.ranks
+                # Those that leave have waited for the change, too.
+                found["changes" if before.ranks != line.ranks else "stalled"] += more * max(before.ranks, line.ranks)
             for line in life.lines:
                 found["redone"] += took[line.ranks] * line.ranks if line.step in made else 0.0
                 made.add(line.step)
@@ -211,7 +217,7 @@ class Run:
         durable = [end - begin for _, begin, end, is_durable in self._saves if is_durable]
         persist = max(0.0, statistics.fmean(durable) - stall) if durable else 0.0
         simulated = self._replay(ups, restarts, stall, persist)
-        return {"kills": len(ups), "saves": len(self._saves), "stall": stall, **found,
+        return {"kills": len(ups), "saves": len(self._saves), "stall": stall, "persist": persist, **found,
                 "overhead": found["stalled"] + found["redone"] + found["restarts"],
                 "simulated": simulated["worker_seconds"]["mean"]}
 

@@ -35,7 +35,7 @@ from typing import Any
 
 import torch
 from measuring import results
-from measuring.machines import busy_cores
+from measuring.machines import busy_cores, this_run
 from measuring.options import parser
 from measuring.paired import in_turns
 from torch import nn
@@ -255,7 +255,8 @@ def main() -> None:
     seen = measure(options)
     if options.json:
         before = json.loads(options.json.read_text()) if options.json.exists() else {}
-        results.write(options.json, before | seen)
+        machines = before.get("machines", {}) | dict.fromkeys(options.parts, this_run())
+        results.write(options.json, before | seen | {"machines": machines})
     if not seen["passed"]:
         raise SystemExit("watch_bench: a bar is missed")
 

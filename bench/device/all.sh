@@ -36,10 +36,15 @@ build() {
     cmake --build "$built" --target device_all -j "$(nproc)"
 }
 
+# Adds machine, versions and date to the figures of a C++ program. The Python programs do that themselves.
+name_machine() { # FILE
+  PYTHONPATH=$PWD/bench:$PYTHONPATH python3 -m measuring.results "$1"
+}
+
 run_part() {
   case $1 in
-    seal) "$built/seal_gpu" "$out/seal.json" ;;
-    exchange) "$built/exchange_gpu" "$out/exchange.json" ;;
+    seal) "$built/seal_gpu" "$out/seal.json" && name_machine "$out/seal.json" ;;
+    exchange) "$built/exchange_gpu" "$out/exchange.json" && name_machine "$out/exchange.json" ;;
     check) python3 bench/device/device_check.py "$built/libdevice_probe.so" --gib 2 --ring-gib 1 ;;
     ordering) python3 bench/device/ordering_check.py --cycles 1000000000 ;;
     save) python3 bench/device/gpu_bench.py --folder "$out" --parts copy --rounds 11 \

@@ -39,6 +39,7 @@ import argparse
 import json
 import math
 import operator
+import re
 import shutil
 import statistics
 import subprocess
@@ -59,7 +60,7 @@ import holdfast
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from measuring import results  # noqa: E402: it is in the folder above
 from measuring.disk import BLOCK, Raw, forget  # noqa: E402
-from measuring.machines import this_run  # noqa: E402
+from measuring.machines import identity, this_run  # noqa: E402
 from measuring.options import parser  # noqa: E402
 from measuring.paired import Interval, difference, in_turns, interval, quantile  # noqa: E402
 from measuring.rivals import IN_A_LOOP, Rival, versions  # noqa: E402
@@ -70,6 +71,8 @@ STEPS = 30  # the steps of a block
 FIRSTS = 5  # the number of processes whose first save is measured
 SHARE = 6  # the rounds that one process of a rival measures
 LONGEST = 300  # seconds of such a process
+ERROR = re.compile(r"[\w.]*(Error|Exception|Interrupt)\b")  # the begin of the last line of a traceback
+LONGEST_REASON = 160  # characters
 ADDED = {COPY: 4.0, RING: 15.0}  # milliseconds
 WAYS = [(block, threads) for block in (BLOCK // 4, BLOCK) for threads in (8, 16)]  # of raw transfers
 
@@ -210,10 +213,12 @@ def measure_rivals(options: argparse.Namespace, figures: dict, note: Callable[[s
         known = figures.get(name, {})
         rounds = min(SHARE, options.rounds - rounds_of(known))
         seen = in_new_process(options, "--rival", name, "--rounds", str(rounds), known=known)
-        if seen is None:
+        if isinstance(seen, str):
             names.remove(name)
+            if not known:
+                note(name, {"failed": seen})
         else:
-            note(name, seen)
+            note(name, seen | {"identity": identity()})
 
 
 def measure_firsts(options: argparse.Namespace, figures: dict, note: Callable[[str, Any], None]) -> None:
@@ -226,25 +231,33 @@ def measure_firsts(options: argparse.Namespace, figures: dict, note: Callable[[s
             if len(seen) > number or time.monotonic() - begun > 60 * options.minutes:
                 continue
             added = in_new_process(options, "--first", name)
-            if added is not None:
+            if not isinstance(added, str):
                 note(name, figures[name] | first_saves([*seen, added]))
 
 
 def in_new_process(options: argparse.Namespace, *words: str, known: Any = None) -> Any:
-    """What this script measures in another process; None if that fails, which is said. The process says a lot,
-    and its figures in the last line."""
+    """What this script measures in another process, or in words why it failed. The process says a lot, and its
+    figures in the last line."""
     name = words[1]
     try:
         done = subprocess.run([sys.executable, __file__, *words, "--layers", str(options.layers), "--folder",
                                str(options.folder)], input=json.dumps(known), capture_output=True, text=True,
                               timeout=LONGEST)
     except subprocess.TimeoutExpired:
-        print(f"  {name}: left out, it took more than {LONGEST} s", flush=True)
-        return None
+        print(f"  {name}: failed, it took more than {LONGEST} s", flush=True)
+        return f"it took more than {LONGEST} s"
     if done.returncode:
-        print(f"  {name}: left out: {done.stderr[-600:]}", flush=True)
-        return None
+        print(f"  {name}: failed: {done.stderr[-600:]}", flush=True)
+        return reason_of(done.stderr, done.returncode)
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def reason_of(errors: str, code: int) -> str:
+    """The line of a traceback that names the error, or another last word of a process that failed."""
+    lines = [line.strip() for line in errors.splitlines() if line.strip()]
+    named = [line for line in lines if ERROR.match(line)]
+    last = (named or lines or [f"it ended with {code}"])[-1]
+    return last if len(last) <= LONGEST_REASON else last[:LONGEST_REASON] + "..."
 
 
 def rival_in_this_process(options: argparse.Namespace) -> dict:
@@ -420,7 +433,7 @@ def known_figures(path: Path | None) -> dict:
         return {}
     known = json.loads(path.read_text())
     here = this_run()
-    if any(known.get("run", {}).get(key) != here[key] for key in ("processor", "cores", "gpu", "torch")):
+    if any(known.get("run", {}).get(key) != here[key] for key in ("identity", "processor", "cores", "gpu", "torch")):
         print(f"{path}: comes from another machine or version; all rivals are measured again", flush=True)
         return {}
     return {name: with_intervals(one) for name, one in known.items() if not isinstance(one, dict) or "saves" in one}
@@ -457,7 +470,7 @@ def measure(folder: Path, options: argparse.Namespace, figures: dict,
     note("raw read", {"s": disk.read(), "block": disk.reading[0], "threads": disk.reading[1]})
     for part, path in (("copy", COPY), ("ring", RING)):
         if part in parts:
-            note(f"Holdfast, {path}", measure_holdfast(job, folder, disk, rounds, path == COPY))
+            note(f"Holdfast, {path}", measure_holdfast(job, folder, disk, rounds, path == COPY) | {"identity": identity()})
     if "load" in parts:
         note("load", load(job, folder, disk))
 

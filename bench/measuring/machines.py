@@ -4,6 +4,7 @@ This imports neither Holdfast nor torch, so that scripts without them can use it
 """
 
 import contextlib
+import hashlib
 import os
 import platform
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any
 
 BUSY = 0.5  # the share of the cores at work above which a machine is not quiet
 SAME = ("machine", "processor", "cores")  # what two machines have in common if they are alike
+BOOT = Path("/proc/sys/kernel/random/boot_id")
 STOLEN = 7  # the place of "steal" among the times of /proc/stat
 
 
@@ -23,14 +25,27 @@ def this_machine() -> dict[str, Any]:
 
 def this_run() -> dict[str, Any]:
     """What must stand beside figures so that they can be compared later: machine, versions and date."""
-    return this_machine() | {"gpu": gpu(), "torch": _version("torch"), "python": platform.python_version(),
+    return this_machine() | {"identity": identity(), "gpu": gpu(), "torch": _version("torch"),
+                             "python": platform.python_version(),
                              "date": time.strftime("%Y-%m-%d", time.gmtime())}  # fmt: skip
+
+
+def identity() -> str:
+    """Tells two machines of the same kind apart: a digest of what its GPUs or, without one, its boot are named."""
+    name = _of_gpus("uuid")
+    with contextlib.suppress(OSError):
+        name = name or BOOT.read_text().strip()
+    return hashlib.sha256(name.encode()).hexdigest()[:12] if name else ""
 
 
 def gpu() -> str:
     """The name of the GPU and the version of its driver; "" if there is none."""
+    return _of_gpus("name,driver_version")
+
+
+def _of_gpus(words: str) -> str:
     try:
-        return subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
+        return subprocess.run(["nvidia-smi", f"--query-gpu={words}", "--format=csv,noheader"],
                               capture_output=True, text=True, check=True).stdout.strip()  # fmt: skip
     except (OSError, subprocess.CalledProcessError):
         return ""

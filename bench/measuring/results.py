@@ -1,16 +1,22 @@
-"""Bars that figures must meet, and the file that keeps figures."""
+"""Bars that figures must meet, and the file that keeps figures.
+
+    python -m measuring.results FILE      adds this machine to a file that another program has written
+"""
 
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
+from measuring.machines import this_run
 from measuring.paired import Interval
 
 
 def write(path: Path | None, figures: Any) -> None:
-    """Writes the figures if a file was asked for."""
+    """Writes the figures if a file was asked for, with the machine, the versions and the date unless they say that."""
     if path is not None:
+        if isinstance(figures, dict) and not {"run", "machine", "machines"} & set(figures):
+            figures = {"run": this_run()} | figures
         path.write_text(json.dumps(figures, indent=1) + "\n")
 
 
@@ -52,3 +58,8 @@ class Bars:
         told = str(value) if isinstance(value, Interval) else f"{value:.4g}"
         print(f"  {name:52} {told:>10}; expected {expected}  {'PASS' if passed else 'FAIL'}",
               flush=True)  # fmt: skip
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        write(Path(name), json.loads(Path(name).read_text()) | {"run": this_run()})

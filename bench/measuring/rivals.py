@@ -119,29 +119,41 @@ class DcpStaged(DcpAsync):
     options: dict[str, Any] = {}
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
-        from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
-
         super().__init__(group)
-        gpu = torch.cuda.is_available()
-        self.stager = DefaultStager(StagingOptions(
-            use_pinned_memory=gpu, use_shared_memory=True, use_async_staging=gpu,
-            use_non_blocking_copy=gpu))  # fmt: skip
+        self.stager = self.make_stager()
         self.staged: Any = None
 
+    def make_stager(self) -> Any:
+        from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+
+        gpu = torch.cuda.is_available()
+        return DefaultStager(StagingOptions(
+            use_pinned_memory=gpu, use_shared_memory=True, use_async_staging=gpu,
+            use_non_blocking_copy=gpu))  # fmt: skip
+
     def save(self, state: State, place: Path) -> None:
+        # In torch 2.11 a stager closes itself after its first save, and a second one fails: KeyError: <class 'type'>.
+        if self.staged is not None and has_closed_itself(self.stager):
+            self.stager.close()
+            self.stager = self.make_stager()
         answer = dcp.async_save(state, checkpoint_id=place, async_stager=self.stager, **self.options,
                                 **self._ranks())  # fmt: skip
-        self.staged = getattr(answer, "staging_completion", None)
+        self.staged = getattr(answer, "staging_completion", answer)
         self.future = getattr(answer, "upload_completion", answer)
 
     @contextlib.contextmanager
     def updating(self) -> Iterator[None]:
-        if self.staged is not None:
+        if self.staged is not None and self.staged is not self.future:
             self.staged.result()
         yield
 
     def close(self) -> None:
         self.stager.close()
+
+
+def has_closed_itself(stager: Any) -> bool:
+    """Whether a stager of DCP has thrown away what it copies objects with."""
+    return getattr(getattr(stager, "_state_dict_stager", None), "_deepcopy_dispatch", True) == {}
 
 
 class DcpProcess(DcpStaged):

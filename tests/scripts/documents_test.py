@@ -75,6 +75,14 @@ class DocumentsTest(unittest.TestCase):
             there = source.exists() or source.with_suffix(".cpp").exists()
             self.assertTrue(there, f"{file}: {command}")
 
+    def test_every_test_of_this_folder_is_run(self):
+        registered = re.findall(r"\b(\w+_test\.(?:py|sh))\b", (ROOT / "tests/CMakeLists.txt").read_text())
+        run_elsewhere = [name for script in (ROOT / "scripts").glob("*.sh")
+                         for name in re.findall(r"tests/scripts/(\w+_test\.\w+)", script.read_text())]  # fmt: skip
+        tests = {path.name for path in (ROOT / "tests/scripts").glob("*_test.*")}
+        self.assertEqual(tests - set(registered) - set(run_elsewhere), set(), "name it in tests/CMakeLists.txt")
+        self.assertGreater(len(tests), 10)
+
     def test_no_script_names_a_host_to_download_from(self):
         """apt and pip know their hosts, and the user can give them others."""
         patterns = ["Makefile", "scripts/*.sh", "scripts/requirements*.txt", "bench/device/*.sh",

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
 from measuring.pages import Section
 from measuring.results import Bars
-from resize_page import CENTRAL, CHANGES, COMMAND, DOCS, RESTARTS, judge, sections
+from resize_page import CENTRAL, CHANGES, COMMAND, DOCS, RESTARTS, beyond_doubt, judge, sections
 
 COMMITTED = json.loads((ROOT / "bench/results/resize.json").read_text())
 ROUND = {"resize": {**{change: [0.3, 0.4] for change in CHANGES},
@@ -56,6 +56,16 @@ class ResizePageTest(unittest.TestCase):
                      "2.5 times as fast", "adds 0.04 % to a step"):
             self.assertIn(text, sections(INVENTED)[DOCS / "papers.md"])
         self.assertTrue(judged(INVENTED).passed)
+
+    def test_what_is_beyond_doubt_between_policies_is_computed(self):
+        def rows(count: int, *costs: float) -> list[dict]:
+            return [{"ways": {name: {"overhead": cost + at} for name, cost in zip(("young", "coci", "auto"), costs)}}
+                    for at in range(count)]  # fmt: skip
+
+        self.assertEqual(beyond_doubt(rows(6, 50, 60, 40), "young"),
+                         "Beyond doubt, by pairs with 95 % intervals: coci above young, auto below young.")
+        for few_or_equal in (rows(5, 50, 60, 40), rows(6, 50, 50, 50)):
+            self.assertEqual(beyond_doubt(few_or_equal, "young"), "No difference to young is beyond doubt.")
 
     def test_a_bar_is_missed_only_beyond_the_interval(self):
         other = copy.deepcopy(INVENTED)
