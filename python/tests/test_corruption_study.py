@@ -120,10 +120,10 @@ def test_the_cells_whose_trials_are_committed_are_counted_as_the_results_say(stu
     kept = {path.name for path in tmp_path.iterdir() if path.is_dir()}
     assert {"ddp-2.0", "horovod-2.0", "ddp-4.0", "horovod-4.0"} <= kept
     for name in () if LONG else kept:  # most of the trials: seconds
-        if not name.startswith(("ddp-2.", "horovod-2.")):
+        if not name.startswith(("ddp-2.", "horovod-2.", "crucial-", "count-1000-")):
             shutil.rmtree(tmp_path / name)
     found = results.collect(tmp_path)
-    assert "ddp-2" in found["cells"] and "ddp-2 horovod-2" in found["pairs"]
+    assert {"ddp-2", "crucial-fc", "count-1000-all"} <= set(found["cells"]) and "ddp-2 horovod-2" in found["pairs"]
     assert all("lower" in row for row in (*found["cells"].values(), *found["pairs"].values()))
     # All other cells are taken from what is known.
     results.write(results.merge(results.read(), found), tmp_path / "again")

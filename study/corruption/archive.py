@@ -5,11 +5,15 @@
 
 pack writes a file for each group of campaigns, such as OUT/role.tar.xz, with what results.py needs:
 the records of the trials, the golden run, and the note of the machine. A campaign that has trials
-left keeps the state of its golden run, too, without which it cannot be continued. unpack puts them
+left keeps the state of its golden run, too, without which it cannot be continued. If a campaign that is complete
+has more than 32 flips in a trial, then only the first of those that flip the same bits of a word are kept: all of
+them would be nine tenths of the archives, and the seed makes them again. unpack puts them
 beside the campaigns that are in WORK. It touches nothing if one of them is there already with other
 contents.
 """
 
+import io
+import json
 import sys
 import tarfile
 from concurrent.futures import ProcessPoolExecutor
@@ -23,6 +27,7 @@ from results import machine_note
 
 KEPT = ("campaign.json", "trials.jsonl")
 STATE = "golden-state"
+MOST_FLIPS = 32
 SMALL = 3  # of xz: records shrink to 7 % within seconds
 
 
@@ -60,9 +65,30 @@ def pack(work: Path, out: Path) -> list[str]:
 def pack_group(work: Path, out: Path, group: str, cells: list[Cell]) -> str:
     path = out / f"{group}.tar.xz"
     with tarfile.open(path, "w:xz", preset=SMALL) as archive:
-        for file in (file for cell in cells for file in files_to_pack(cell, work)):
-            archive.add(work / file, file)
+        for cell in cells:
+            is_complete = count_trials(work / cell.name) == cell.trials
+            for file in files_to_pack(cell, work):
+                content = (work / file).read_bytes()
+                if is_complete and file.endswith(KEPT[1]):
+                    content = without_many_flips(content)
+                member = tarfile.TarInfo(file)
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
     return f"{path}: {len(cells)} campaigns, {path.stat().st_size:,} bytes"
+
+
+def without_many_flips(records: bytes) -> bytes:
+    """The records of a campaign, with the flips that results.py asks for. All trials of a campaign have the same
+    number of flips."""
+    if len(json.loads(records.partition(b"\n")[0])["flips"]) <= MOST_FLIPS:
+        return records
+    trials = map(json.loads, records.splitlines())
+    shorter = ({**one, "flips": first_of_each_bit(one["flips"])} for one in trials)
+    return b"".join(json.dumps(one, separators=(",", ":")).encode() + b"\n" for one in shorter)
+
+
+def first_of_each_bit(flips: list[dict]) -> list[dict]:
+    return list({(one["dtype"], *one["bits"]): one for one in reversed(flips)}.values())
 
 
 def unpack(out: Path, work: Path) -> list[str]:

@@ -119,7 +119,7 @@ def cause_rows(seen: Iterable[dict[str, Any]]) -> list[list[str]]:
             cell = counts.setdefault(stage, [[0, 0] for _ in range(len(SIZES) + 1)])[at]
             cell[0] += trial["outcome"] in HARM
             cell[1] += 1
-    return [[stage, *(f"{hits} of {of}" for hits, of in cells), f"{sum(hits for hits, _ in cells)} of {sum(of for _, of in cells)}"]
+    return [[stage, *(f"{hits} of {of}" if of else "–" for hits, of in cells), f"{sum(hits for hits, _ in cells)} of {sum(of for _, of in cells)}"]
             for stage, cells in sorted(counts.items(), key=lambda row: (row[0] == "all", row[0]))]  # fmt: skip
 
 

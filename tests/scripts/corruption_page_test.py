@@ -35,8 +35,8 @@ class PageTest(unittest.TestCase):
 
         rows = larger.cause_rows([trial("layer2", "bc23d70b", "N-EV"), trial("layer2", "3ca3d70b", "degraded"),
                                   trial("layer1", "3c23d709", "N-EV"), trial("layer1", "00000000", "benign")])
-        self.assertEqual(rows, [["layer1", "1 of 2", "0 of 0", "0 of 0", "1 of 2"],
-                                ["layer2", "0 of 0", "1 of 1", "1 of 1", "2 of 2"],
+        self.assertEqual(rows, [["layer1", "1 of 2", "–", "–", "1 of 2"],
+                                ["layer2", "–", "1 of 1", "1 of 1", "2 of 2"],
                                 ["all", "1 of 2", "1 of 1", "1 of 1", "3 of 4"]])
 
     def test_the_records_of_the_crucial_bit_are_those_of_its_figures(self):
