@@ -1,21 +1,24 @@
 """Compares Holdfast with the libraries whose files it reads.
 
-    formats_bench.py [--bytes N] [--rounds N] [--folder PATH] [--json PATH]
+    formats_bench.py [--bytes N] [--rounds N] [--parts PART,...] [--folder PATH] [--json FILE]
 
-- Converting stored npz, contiguous HDF5, a TensorFlow checkpoint and a folder of
+Parts, by default all of them:
+
+- npz, hdf5, tensorflow and dcp: converting stored npz, contiguous HDF5, a TensorFlow checkpoint and a folder of
   torch.distributed.checkpoint (DCP) to safetensors, beside a plain copy of the same bytes with
   fsync, and beside the library itself with save_file. Bars: 0.7 of the copy, faster than the
   library, at most 64 MiB of memory more than for a tiny file.
-- Reading HDF5 with gzip, beside h5py. Bar: as fast.
-- Flipping bits in HDF5 with one patch, beside element by element with h5py. Bar: 20 times as fast.
+- gzip: reading HDF5 with gzip, beside h5py, and converting it, beside h5py with save_file. Bars: as fast.
+- flips: flipping bits in HDF5 with one patch, beside element by element with h5py. Bar: 20 times as fast.
 
-All ways run in turns, and medians are compared. TensorFlow is left out unless make test-all has
+All ways run in turns, and medians are compared. A file of figures keeps the parts that are not measured
+again, and on which machine each part was measured. TensorFlow is left out unless make test-all has
 installed it (scripts/foreign_environment.sh tensorflow).
 """
 
+import argparse
 import contextlib
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -30,10 +33,11 @@ import safetensors.numpy
 import safetensors.torch
 import torch
 import torch.distributed.checkpoint as dcp
-from measuring import results
 from measuring.disk import sync
+from measuring.figures_file import Figures
 from measuring.options import parser
 from measuring.paired import in_turns, seconds_of
+from measuring.results import Bars, progress
 
 import holdfast
 
@@ -113,7 +117,7 @@ def peak_memory(*words) -> int:
 class Bench:
     def __init__(self, options, folder: Path) -> None:
         self.options, self.folder = options, folder
-        self.bars = results.Bars()
+        self.bars = Bars()
 
     def arrays(self) -> dict[str, np.ndarray]:
         random = np.random.default_rng(1)
@@ -161,19 +165,24 @@ class Bench:
         for path in (target, plain, small, self.folder / "small.safetensors"):
             path.unlink()
 
-    def conversions(self) -> None:
-        arrays = self.arrays()
+    def npz(self) -> None:
         path = self.folder / "a.npz"
-        np.savez(path, **arrays)
+        np.savez(path, **self.arrays())
         self.convert("npz", path, from_npz)
-        path.unlink()
+
+    def hdf5(self) -> None:
+        self.convert("HDF5", self.plain_hdf5(), from_hdf5)
+
+    def plain_hdf5(self) -> Path:
         path = self.folder / "a.h5"
         with h5py.File(path, "w") as file:
-            for name, array in arrays.items():
+            for name, array in self.arrays().items():
                 file[name] = array
-        self.convert("HDF5", path, from_hdf5)
+        return path
+
+    def tensorflow(self) -> None:
         python = ROOT / ".cache" / "tensorflow" / "bin" / "python"
-        checkpoint = self.folder / "tensorflow"
+        path, checkpoint = self.plain_hdf5(), self.folder / "tensorflow"
         words = ["convert", path, checkpoint, "--format", "tensorflow"]
         subprocess.run([PROGRAM, *words], check=True, stdout=subprocess.DEVNULL)
         path.unlink()
@@ -184,13 +193,13 @@ class Bench:
             print("  TensorFlow with safetensors is not installed and is left out")
         library = (lambda *paths: from_tensorflow(python, *paths)) if found else None
         self.convert("TensorFlow", checkpoint, library)
-        shutil.rmtree(checkpoint)
+
+    def dcp(self) -> None:
         checkpoint = self.folder / "dcp"
-        state = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        state = {name: torch.from_numpy(array) for name, array in self.arrays().items()}
         dcp.save(state, checkpoint_id=checkpoint, no_dist=True)
-        del arrays, state
+        del state
         self.convert("DCP", checkpoint, from_dcp)
-        shutil.rmtree(checkpoint)
 
     def gzip(self) -> None:
         path = self.folder / "gzip.h5"
@@ -219,7 +228,6 @@ class Bench:
         with h5py.File(path, "w") as file:
             file.create_dataset("w", data=weights, compression="gzip", shuffle=True)
         self.convert("gzip HDF5, shuffled", path, from_hdf5, compressed=True)
-        path.unlink()
 
     def flips(self) -> None:
         path = self.folder / "flips.h5"
@@ -239,19 +247,34 @@ class Bench:
         for way, one in rates.items():
             print(f"  HDF5, bits flipped by {way}: {one:,.0f} a second")
         self.bars.at_least("flips in HDF5: of h5py", rates["ours"] / rates["h5py"], 20)
-        path.unlink()
+
+
+PARTS = {"npz": Bench.npz, "hdf5": Bench.hdf5, "tensorflow": Bench.tensorflow, "dcp": Bench.dcp,
+         "gzip": Bench.gzip, "flips": Bench.flips}  # fmt: skip
+
+
+def parse() -> argparse.Namespace:
+    made = parser(__doc__, bytes=2_000_000_000, rounds=5, folder=Path("."), json=None)
+    made.add_argument("--parts", default=",".join(PARTS))
+    given = made.parse_args()
+    given.parts = given.parts.split(",")
+    if unknown := [one for one in given.parts if one not in PARTS]:
+        made.error(f"--parts {unknown[0]}; expected some of {', '.join(PARTS)}")
+    return given
 
 
 def main() -> int:
-    options = parser(__doc__, bytes=2_000_000_000, rounds=5, folder=Path("."), json=None).parse_args()
-    with tempfile.TemporaryDirectory(dir=options.folder, prefix="formats-") as folder:
-        bench = Bench(options, Path(folder))
-        print(f"{options.bytes / 1e9:.1f} GB in {TENSORS} tensors, {options.rounds} rounds")
-        bench.conversions()
-        bench.gzip()
-        bench.flips()
-    results.write(options.json, bench.bars.figures)
-    return 0 if bench.bars.passed else 1
+    options = parse()
+    figures, passed = Figures(options.json), True
+    print(f"{options.bytes / 1e9:.1f} GB in {TENSORS} tensors, {options.rounds} rounds")
+    for part in options.parts:
+        progress(f"{part} ...")
+        with tempfile.TemporaryDirectory(dir=options.folder, prefix="formats-") as folder:
+            bench = Bench(options, Path(folder))
+            PARTS[part](bench)
+        figures.keep(part, bench.bars.figures | {"bytes": options.bytes, "rounds": options.rounds})
+        passed &= bench.bars.passed
+    return 0 if passed else 1
 
 
 if __name__ == "__main__":
