@@ -102,7 +102,15 @@ def test_a_message_may_quote_bytes_that_are_no_utf8(tmp_path):
     path = tmp_path / "model.npz"
     np.savez(path, w=np.ones(3))
     path.write_bytes(path.read_bytes().replace(b"'descr': '<f8'", b"'descr': '<\xff8'"))
-    assert r"<\xff8" in holdfast.open(path).left_out[0]
+    opened = holdfast.open(path)
+    assert r"<\xff8" in opened.left_out[0]
+    with pytest.raises(NotImplementedError, match=r"<\\xff8"):
+        opened.read("w")
+    np.save(tmp_path / "a.npy", np.ones(3))
+    damaged = (tmp_path / "a.npy").read_bytes().replace(b"'descr': '<f8'", b"'descr': '<\xff8'")
+    (tmp_path / "a.npy").write_bytes(damaged)
+    with pytest.raises(NotImplementedError, match=r"<\\xff8"):  # of the native library
+        holdfast.open(tmp_path / "a.npy")
 
 
 def test_an_archive_without_arrays_is_loaded_by_numpy(tmp_path):

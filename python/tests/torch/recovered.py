@@ -25,6 +25,7 @@ import numpy
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import (
@@ -70,6 +71,7 @@ HOW = {
     "sets a rate": "a learning rate that the program sets behind ck.resume()",
     "spoils a weight": "the first replacement writes to a parameter behind ck.resume()",
     "spoils in the step": "the same in its first step",
+    "spoils a slot": "the same with a slot of the optimizer, and with nothing else",
     "averages at the top": "the update of an average at the top of the loop, before ck.run()",
     "averages by rank": "an average that differs between ranks from step 2 on",
     "averages by rank at once": "the same from step 0 on",
@@ -77,6 +79,8 @@ HOW = {
     "counts calls": "an object that the step gives the number of this process's steps",
     "by hand": "an update without an optimizer", "encoder": "a momentum encoder, written by .data",
     "late encoder": "one that begins to change in step 6 (LATE)",
+    "codebook": "codes that the forward pass of the model writes to",
+    "power": "PowerSGD, a communication hook with a state",
     "own average": "an object with a small and a large tensor, written by .data in front of the update",
     "draws behind": "random numbers drawn behind ck.step()",
     "draws first": "random numbers drawn before a batch is asked for",
@@ -86,6 +90,8 @@ HOW = {
     "end behind each step, and one of which the first sample is read",
     "keeps gradients": "gradients that are added to in the next step, three of four times",
     "keeps gradients late": "the same from step 5 on",
+    "drops first": "a step drops gradients at its beginning, not at its end, as \"zeroes first\" does in place",
+    "zeroes first": "",
     "in place": "the step writes to its batch, and takes things out of it",
     "reads": "the step reads a second batch itself",
     "accumulates": "gradients of one update in two ck.run(), which is refused",
@@ -171,6 +177,20 @@ class Blocks(nn.Module):
         return x
 
 
+class Codebook(nn.Module):
+    """Codes that follow what passes, the same on all ranks; no gradient trains them."""
+
+    def __init__(self):
+        super().__init__()
+        self.codes = nn.Parameter(torch.zeros(WIDTH), requires_grad=False)
+
+    def forward(self, x):
+        seen = x.detach().mean(0)
+        dist.all_reduce(seen)
+        self.codes.data.mul_(0.9).add_(seen, alpha=0.05)
+        return x + self.codes
+
+
 class AskingSGD(torch.optim.SGD):
     """An optimizer that asks other ranks in its update."""
 
@@ -215,6 +235,8 @@ class Training:
             self.net.unused = nn.Linear(2, 2)
         if how & {"encoder", "late encoder"}:
             self.net.encoder = nn.Linear(WIDTH, WIDTH).requires_grad_(False)
+        if "codebook" in how:
+            self.net.blocks["codes"] = Codebook()
         if "assigns a buffer" in how:
             self.net.register_buffer("last", torch.zeros(WIDTH))
         if "table" in how:
@@ -224,6 +246,8 @@ class Training:
         self.model = DistributedDataParallel(
             self.net, bucket_cap_mb=0.003, gradient_as_bucket_view="views" in how,
             static_graph="static" in how, find_unused_parameters="unused" in how)
+        if "power" in how:
+            self.model.register_comm_hook(PowerSGDState(None, 1, start_powerSGD_iter=2), powerSGD_hook)
         first = next(self.net.parameters())
         first.register_hook(lambda _: here("backward"))
 
@@ -302,6 +326,8 @@ class Training:
                              loss_fn=lambda a, b: (a - b).pow(2).mean())
 
     def step(self, batch):
+        if how & {"drops first", "zeroes first"} and not self.keeps_gradients():
+            self.optimizer.zero_grad(set_to_none="drops first" in how)
         here("forward")
         if "schedules first" in how:
             self.schedule_rates()
@@ -311,7 +337,7 @@ class Training:
             next(others)
         if "other anew" in how:
             next(iter(shuffled))
-        if "spoils in the step" in how:
+        if how & {"spoils in the step", "spoils a slot"}:
             spoil_once(self)
         calls.append(step)
         if "counts calls" in how:
@@ -334,13 +360,16 @@ class Training:
             self.average.update_parameters(self.net)
         if not how & {"schedules first", "schedules at the top"}:
             self.scheduler.step()
-        if ("keeps gradients" in how or ("keeps gradients late" in how and step >= 5)) and step % 4 != 3:
+        if self.keeps_gradients():
             for one in self.net.parameters():
                 one.grad.mul_(0.5)
-        else:
+        elif not how & {"drops first", "zeroes first"}:
             self.optimizer.zero_grad()
         here("end")
         return loss.detach()
+
+    def keeps_gradients(self):
+        return ("keeps gradients" in how or ("keeps gradients late" in how and step >= 5)) and step % 4 != 3
 
     def schedule_rates(self):
         self.scheduler.step()
@@ -685,8 +714,9 @@ def spoil_once(training):
     if os.environ.get("HOLDFAST_GENERATION", "0") != "0" \
             and not mark.exists():
         mark.touch()
+        first = next(training.net.parameters())
         with torch.no_grad():
-            next(training.net.parameters())[0] += 1
+            (training.optimizer.state[first]["exp_avg"] if "spoils a slot" in how else first)[0] += 1
 
 
 def start_up():

@@ -211,6 +211,13 @@ def test_replicas_that_differ_at_the_gate_restart_all_ranks(tmp_path, whole):
 
 
 @LONG
+def test_slots_that_differ_at_the_gate_restart_all_ranks(tmp_path, whole):
+    how = ["spoils a slot"]
+    ran = Ran("ddp", tmp_path / "run", 10, ["1:7:after backward"], how)
+    ran.check_restart(whole("ddp", 10, how), "exp_avg: not equal on all ranks after a recovery")
+
+
+@LONG
 def test_a_step_that_depends_on_what_no_rank_has_told_is_not_exact(tmp_path, whole):
     how = ["rate by calls"]
     ran = Ran("ddp", tmp_path / "run", 10, ["1:7:after backward"], how)
