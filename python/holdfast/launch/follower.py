@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from holdfast.launch.door import Refused
+from holdfast.launch.ending import GAVE_UP
 from holdfast.launch.hosts import token
 from holdfast.launch.loop import Awake, Loop
 from holdfast.launch.meeting import Meeting, meet
@@ -41,7 +42,9 @@ class Follower:
         self._away_since: float | None = None  # since when there is no connection
         self._why_away, self._was_refused = "", False  # the second: nobody listens there
         self._is_signalled = False  # a signal has come that the other launcher may not have heard of
-        self._last_code = 0  # of the worker that was the last to end
+        self._codes: dict[int, int | None] = {}  # exit codes by rank; None for a worker that lives
+        self._is_saved = False  # a worker has said that the last step is durable
+        self._cut_off: set[tuple[int, int]] = set()  # by rank and serial number
         self._ends_at: float | None = None  # when the workers are ended, without their leader
         self._code: int | None = None
 
@@ -61,13 +64,25 @@ class Follower:
         now = time.monotonic()
         self._awake.tick(now)
         if self._away_since is not None:
+            self._have_patience()
             self._reach_again(now)
         elif self._ends_at is None and self._courier.is_broken:
             self._cut("it has ended", now)
         elif self._ends_at is None and now - max(self._heard, self._awake.since) > SILENCE:
             self._cut(f"no sign of life for {SILENCE:.0f} s", self._heard)
         if self._ends_at is not None and (self._workers.is_empty or now > self._ends_at):
-            self._code = STOPPED
+            self._code = self._code_alone
+
+    def _have_patience(self) -> None:
+        """Has ranks that wait to hear why they are cut off wait on: nobody can tell them now."""
+        for rank, serial in self._cut_off:
+            self._workers.do({"do": "tell", "rank": rank, "serial": serial, "message": {"say": "wait"}})
+
+    @property
+    def _code_alone(self) -> int:
+        """The exit code without a leader: STOPPED says that no step is lost."""
+        is_saved = self._is_saved or set(self._codes.values()) == {STOPPED}
+        return STOPPED if is_saved else GAVE_UP
 
     def _beat(self) -> None:
         self._courier.beat({"say": "beat"})
@@ -80,7 +95,7 @@ class Follower:
 
     def _on_signal(self, number: int) -> None:
         if self._ends_at is not None:
-            self._code = STOPPED
+            self._code = self._code_alone
         elif self._away_since is not None and self._is_signalled:
             self._on_alone()
         else:
@@ -88,10 +103,19 @@ class Follower:
             self._report({"say": "signal", "number": number})
 
     def _report(self, report: dict[str, Any]) -> None:
-        if report["say"] == "message" and report["message"]["say"] == "committed":
-            self._send_log(report["rank"], report["serial"])
-        self._last_code = report["code"] if report["say"] == "ended" else self._last_code
+        if report["say"] == "message":
+            self._note(report["message"]["say"], report["rank"], report["serial"])
+        elif report["say"] in ("born", "ended"):
+            self._codes[report["rank"]] = report.get("code")
         self._send(report)
+
+    def _note(self, said: str, rank: int, serial: int) -> None:
+        if said == "committed":
+            self._send_log(rank, serial)
+        elif said == "saved":
+            self._is_saved = True
+        elif said == "cut_off":
+            self._cut_off.add((rank, serial))
 
     def _send_log(self, rank: int, serial: int) -> None:
         """The start of this rank is over: keeps what it heard safe from the loss of this host."""
@@ -165,7 +189,7 @@ class Follower:
     @property
     def _has_stopped(self) -> bool:
         """True if the ranks here have saved and ended, as they do if the other launcher was killed."""
-        return self._workers.is_empty and self._last_code == STOPPED
+        return self._workers.is_empty and self._code_alone == STOPPED
 
     def _return(self, meeting: Meeting) -> None:
         assert meeting.welcome is not None
@@ -178,4 +202,6 @@ class Follower:
         """The ranks here are lost for the others, because this host was away for too long."""
         self._workers.close()
         self._courier = Courier()
-        self._sent_logs.clear()
+        for noted in (self._sent_logs, self._cut_off, self._codes):
+            noted.clear()
+        self._is_saved = False

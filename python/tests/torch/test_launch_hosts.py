@@ -200,6 +200,20 @@ def test_launchers_whose_connection_is_cut_make_it_again_and_no_rank_dies_of_it(
 
 
 @LONG
+def test_ranks_of_a_host_that_is_away_wait_to_hear_of_a_death_on_host_0(tmp_path, whole):
+    with Proxy() as proxy, Cluster(tmp_path / "run", 16, ["0:7:kill"], pace=0.2, at=proxy.at,
+                                   through=proxy.port) as job:
+        job.launchers[0].until_step(4)
+        proxy.end()
+        until(lambda: Path(f"{job.run}.did-kill-0-7").exists(), 30, job)
+        time.sleep(15)  # longer than a rank waits for a launcher that does not say why it is cut off
+        proxy.start()
+        job.end_well(whole(2), 2)
+        assert re.findall(r"rank (\d) .* died", job.said()) == ["0"], job.said()
+        assert job.said().count("replica, exact, 0 steps lost") == 1, job.said()
+
+
+@LONG
 def test_a_host_that_was_replaced_while_it_was_away_is_sent_away(tmp_path, whole):
     with Proxy() as proxy, Cluster(tmp_path / "run", 16, pace=0.2, at=proxy.at, through=proxy.port) as job:
         job.launchers[0].until_step(2)
@@ -211,7 +225,7 @@ def test_a_host_that_was_replaced_while_it_was_away_is_sent_away(tmp_path, whole
         until(lambda: "goes on" in job.launchers[0].said(), 60, job)
         proxy.start()
         code, said = job.launchers.pop(1).end(60)
-        assert code == 143 and "refused: another host has the place of host 1" in said, said
+        assert code == 1 and "refused: another host has the place of host 1" in said, said  # it has saved nothing
         job.end_well(whole(2), 2)
         assert other.end(60)[0] == 0, other.said()
         assert job.said().count("replica, exact, 0 steps lost") == 1, job.said()
@@ -275,6 +289,19 @@ def test_the_other_ranks_save_if_the_first_launcher_is_killed(tmp_path):
         code, said = job.launchers[1].end()
         assert code == 143 and "the launcher of host 0: it has ended" in said
         until(lambda: "which is saved" in job.launchers[0].said(), 30, job)
+
+
+def test_the_other_launchers_end_with_1_if_host_0_is_lost_with_its_ranks(tmp_path):
+    with Cluster(tmp_path / "run", 1000, wait=1) as job:
+        job.launchers[0].until_step(3)
+        ranks = job.launchers[0].pids()
+        job.launchers[0].process.kill()
+        for pid in ranks:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        code, said = job.launchers[1].end(60)
+        assert code == 1 and "ranks here save if they can, and end" in said, said
+        assert "which is saved" not in job.said()
 
 
 def test_a_dead_address_is_refused_in_seconds(tmp_path):
@@ -389,7 +416,7 @@ def test_after_a_partition_the_side_of_host_0_goes_on_with_a_spare(tmp_path, who
         job.launchers[0].until_step(4)
         network.cut(1)
         code, said = job.launchers[1].end()
-        assert code == 143 and "the launcher of host 0: no sign of life for 3 s" in said
+        assert code == 1 and "the launcher of host 0: no sign of life for 3 s" in said  # nothing could be saved there
         job.end_well(whole(4), 4)
         assert "host 1: no sign of life for 3 s" in job.said()
 
@@ -404,4 +431,4 @@ def test_after_a_partition_without_a_spare_the_side_of_host_0_saves(tmp_path, ne
         code, said = first.end()
         assert code == 143, job.said()
         assert f"stopped after step {max(first.losses())}, which is saved" in said
-        assert job.launchers[1].end()[0] == 143
+        assert job.launchers[1].end()[0] == 1, job.said()  # that side could not save
