@@ -132,7 +132,8 @@ std::string Report::run_json() {
 
 Result<void> Report::write_json(Env& env, const Path& path) const {
   const std::string comma = json_.empty() ? "" : ",\n";
-  return env.replace_file(path, bytes_of("{\n" + run_json() + comma + json_ + "\n}\n"));
+  const std::string text = "{\n" + run_json() + comma + json_ + "\n}\n";
+  return env.replace_file(path, bytes_of(text));
 }
 
 }  // namespace holdfast

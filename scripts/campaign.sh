@@ -12,5 +12,9 @@ for framework in tensorflow chainer; do
     echo "campaign: $framework could not be installed; its cells are left out" >&2
   fi
 done
+# Trials that have run stand in study/corruption/trials. A campaign that is complete is not run again, wherever it ran.
+if ! .venv/bin/python study/corruption/archive.py unpack study/corruption/trials .cache/campaign; then
+  echo "campaign: goes on with the trials of .cache/campaign alone" >&2
+fi
 PYTHONPATH=$PWD/build/release/python exec .venv/bin/python study/corruption/run.py \
   --program build/release/bin/holdfast "$@"

@@ -3,8 +3,11 @@ verdicts."""
 
 import copy
 import json
+import re
 import sys
+import tarfile
 import unittest
+from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -16,6 +19,7 @@ from cells import BITS, CRUCIAL, all_cells
 from results import RESULTS
 
 GIVEN = json.loads(RESULTS.read_text())
+OUTCOME = re.compile(r'"outcome":"([^"]*)"')
 
 
 class PageTest(unittest.TestCase):
@@ -28,6 +32,22 @@ class PageTest(unittest.TestCase):
         other["cells"]["bit-weights-30"] = page.NONE | {
             "machine": "A", "trials": 7, "outcomes": {"N-EV": 7}}
         self.assertNotEqual(page.make_page(GIVEN), page.make_page(other))
+
+    def test_the_archives_have_the_records_behind_the_results(self):
+        archives = sorted((ROOT / "study/corruption/trials").glob("*.tar.xz"))
+        self.assertGreaterEqual(len(archives), 3)
+        seen: dict[str, Counter] = {}
+        for path in archives:
+            with tarfile.open(path) as archive:
+                for member in archive:
+                    if member.name.endswith("trials.jsonl"):
+                        cell = member.name.partition("/")[0].partition(".")[0]
+                        lines = archive.extractfile(member).read().decode().splitlines()
+                        seen.setdefault(cell, Counter()).update(OUTCOME.search(line)[1] for line in lines)
+        for cell, outcomes in seen.items():  # a campaign of bits that take turns has a cell for each
+            own = [row["outcomes"] for name, row in GIVEN["cells"].items()
+                   if name == cell or (cell.startswith("bit-") and name.startswith(f"{cell}-"))]  # fmt: skip
+            self.assertEqual(outcomes, sum(map(Counter, own), Counter()), cell)
 
     def test_causes_are_counted_by_stage_and_size_of_the_weight(self):
         def trial(stage: str, before: str, outcome: str) -> dict:
