@@ -75,6 +75,8 @@ class Parts:
         self._state = TrainingState(given.model, given.optimizer, given.named, given.data, given.layout,
                                     given.exclude)
         self._buckets, self._due = BucketOrders(given.model), DueSave()
+        if not _native.is_object_path(given.run):
+            self._state.data.keep_left_epochs(given.run, self._state.rank)
         self._boundaries = UpdateBoundaries(self._state.optimizers, self._state.models)
         self._changes = ModelChanges(self._state, self._boundaries, given.named)
         self.pieces = self._state.pieces  # for holdfast.inject
@@ -154,6 +156,7 @@ class Parts:
         self._recovery.close()
         self._watch.close()
         job, self._saves.job = self._saves.live_job(), None
+        self._state.data.close()
         del self._stopping  # it refers to this object, which shall be freed at once
         for hook in self._hooks:
             hook.remove()

@@ -4,6 +4,7 @@ Each training is stopped after one of its steps and goes on in new objects, whos
 other states at first.
 """
 
+import contextlib
 import itertools
 import random
 import weakref
@@ -335,8 +336,94 @@ def test_a_loop_that_asks_for_the_position_is_exact_from_the_first_epoch_on(tmp_
 def test_a_loop_that_counts_from_zero_again_in_the_first_epoch_is_told(tmp_path, caplog):
     Training(plain(), 0).run(tmp_path, leaving_by_count, 0)
     Training(plain(), 1).run(tmp_path, leaving_by_count)
+    assert "begins with 0 (`if number == 3` of line" in caplog.messages[0]
+    assert "resumed after its batch 1, so" in caplog.messages[0]
     assert "resumed after its batch 1 ended after batch 5" in caplog.text
     assert "expected `for i, batch in enumerate(loader, loader.batch)`" in caplog.text
+
+
+def leaving_by_slice(training, step, save):
+    for _ in range(training.data.epoch, 9):
+        for batch in itertools.islice(training.data, 3):
+            training.update(batch)
+            save(step)
+            step += 1
+
+
+def leaving_by_range(training, step, save):
+    for _ in range(training.data.epoch, 9):
+        for _, batch in zip(range(3), training.data):
+            training.update(batch)
+            save(step)
+            step += 1
+
+
+@pytest.mark.parametrize(("loop", "count"), [(leaving_by_slice, "itertools.islice"),
+                                             (leaving_by_range, "zip with a range")])
+def test_a_slice_that_counts_from_zero_again_in_the_first_epoch_is_told(tmp_path, caplog, loop, count):
+    Training(plain(), 0).run(tmp_path, loop, 0)
+    Training(plain(), 1).run(tmp_path, loop)
+    assert f"begins with 0 ({count}), and this epoch is resumed after its batch 1" in caplog.text
+
+
+def counting_for_a_log(training, step, save):
+    for _ in range(training.data.epoch, 9):
+        for number, batch in enumerate(training.data):
+            training.update(batch)
+            if number % 3 == 0:
+                training.validate([batch])
+            save(step)
+            step += 1
+
+
+def test_a_count_that_no_loop_is_left_by_is_no_matter(tmp_path, caplog):
+    check_stops(tmp_path, plain(), counting_for_a_log, stops=(0, 3))
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize("loop", [leaving_by_step, leaving_by_count, leaving_by_slice, leaving_by_range])
+@pytest.mark.parametrize("saved", [1, 2])
+def test_a_first_epoch_that_a_killed_life_has_left_ends_there_again(tmp_path, caplog, loop, saved):
+    """The newest checkpoint is of the first epoch, and the life was killed in the second one."""
+    def live(folder, seed, kill):
+        training = Training(plain(noisy=True), seed)
+        ck = holdfast.Checkpointer(folder, model=training.model, optimizer=training.optimizer,
+                                   data=training.data, every="never",
+                                   writing=holdfast.Writing(space_reserve=0))
+
+        def save(step):
+            ck.step(step)
+            if kill and step == saved:
+                ck.save(step)
+            if step == (3 if kill else STEPS - 1):
+                raise Stop
+
+        with contextlib.suppress(Stop):
+            loop(training, ck.resume(), save)
+        ck.close(save=False)
+        return training.log
+
+    whole = live(tmp_path / "whole", 0, kill=False)
+    first = live(tmp_path / "killed", 0, kill=True)
+    assert first[:saved + 1] + live(tmp_path / "killed", 1, kill=False) == whole
+    assert "data:" not in caplog.text
+
+
+def test_an_epoch_that_no_other_follows_is_not_kept_as_left(tmp_path):
+    seen = []
+
+    def loop(training, step, save):
+        for batch in training.data:
+            training.update(batch)
+            save(step)
+            step += 1
+            if step == 3:
+                break
+        training.validate(training.data)  # with gradients, as if it were the next epoch
+        seen.extend(tmp_path.glob("events/*epoch*"))
+
+    Training(plain(40), 0).run(tmp_path, loop)
+    assert seen and not list(tmp_path.glob("events/*epoch*"))
 
 
 # Loops that do not count epochs by the loader

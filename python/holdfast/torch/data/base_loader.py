@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Sampler
 
 from holdfast.torch.data.passes import Kept, Pass, PassIterator
 from holdfast.torch.data.early_reads import EarlyReads
+from holdfast.torch.data.left_epoch import LeftEpoch
 from holdfast.torch.data.read_batch import BatchReader, InitWorker, ReadTask, keep_batch
 from holdfast.torch.data.source import Source
 from holdfast.torch.data.worker_draws import WorkerDraws
@@ -77,6 +78,7 @@ class Loader(abc.ABC):
     has_partners = False  # the training reads other loaders, too
     # Generators beside those of the process, which batches that are handed out again need as well.
     generators: Mapping[str, Any] = {}
+    left_epoch: LeftEpoch | None = None  # where it is kept that an epoch was left early
     _pass: Pass | None = None  # the newest that counts; None if load_state_dict() has ended it
     _kept: list[tuple[Any, Any]] | None = None  # batches handed out, and the generators then
     _on_batch: Callable[[Any], None] | None = None

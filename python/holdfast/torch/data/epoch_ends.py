@@ -29,6 +29,7 @@ class EpochEnds:
         # Of an epoch that was resumed when no end was known: where it was resumed, and where it was
         # left; 0 if it was read to its end.
         self._resumed: tuple[int, int] | None = None
+        self._is_sure = False  # the end is that of the resumed epoch itself, and not of one before
         self.are_counted = False  # the training asks for the position, and counts from there
 
     def to_save(self) -> dict[str, Any]:
@@ -38,8 +39,18 @@ class EpochEnds:
     def load(self, state: Mapping[str, Any]) -> None:
         """Goes back to what was saved; earlier versions saved nothing."""
         whole, resumed = state.get("ends", (None, None))
-        self._whole = None if whole is None else tuple(whole)
+        self._whole, self._is_sure = None if whole is None else tuple(whole), False
         self._resumed = None if resumed is None else tuple(resumed)
+
+    @property
+    def is_known(self) -> bool:
+        """True if an end was seen, or none has to be known."""
+        return self.are_counted or self._whole is not None
+
+    def take(self, read: int, trained: int) -> None:
+        """Notes the end of the very epoch that is resumed."""
+        self._whole = (read, trained)
+        self._is_sure = True
 
     def ended(self, one: Pass, batch: int) -> None:
         """Notes that an epoch has ended which trained: left after a batch, or at its end (0)."""
@@ -62,7 +73,9 @@ class EpochEnds:
 
     def say_ended(self, batch: int) -> None:
         """Says that an epoch ends although its loop did not leave it."""
-        _log.warning(_ENDED, batch)
+        if not self._is_sure:
+            _log.warning(_ENDED, batch)
+        self._is_sure = False
 
     def _compare(self, begun: int, batch: int) -> None:
         """Warns if a resumed epoch had as many batches as another, and should have had fewer."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from holdfast.torch.data.base_loader import Loader
 from holdfast.torch.data.foreign_loader import ForeignLoader
+from holdfast.torch.data.left_epoch import LeftEpoch
 from holdfast.torch.data.plain_loader import adopt_plain
 from holdfast.torch.data.source import Source
 from holdfast.torch.values.stored_attributes import stored
@@ -96,6 +97,18 @@ class Loaders:
         """Notes the generators beside those of the process that are saved, in a dict that may grow."""
         for one in self._own.values():
             one.generators = beside
+
+    def keep_left_epochs(self, run: str, rank: int) -> None:
+        """From now on, the run has a note of an epoch that its loop has left early."""
+        for number, one in enumerate(self._own.values()):
+            one.left_epoch = LeftEpoch(run, rank, number)
+
+    def close(self) -> None:
+        """Ends that."""
+        for one in self._own.values():
+            if one.left_epoch is not None:
+                one.left_epoch.close()
+                one.left_epoch = None
 
     def sources(self) -> list[tuple[str, Source]]:
         """What the loaders read with, by name; nothing that a loader of another kind may save."""

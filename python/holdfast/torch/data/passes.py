@@ -19,6 +19,7 @@ from holdfast.torch.values import generators
 
 # Objects through which a user may hand an iterator to itertools.cycle.
 _BETWEEN = (enumerate, map, zip, filter, tuple)
+_READERS = (*_BETWEEN, itertools.cycle, itertools.islice)
 _DEEPEST = 5
 
 Kept = collections.deque[tuple[Any, Any]]  # batches that were handed out, and the generators then
@@ -93,19 +94,22 @@ class PassIterator:
 
 
 def is_cycled(one: Pass) -> bool:
-    """True if itertools.cycle reads the pass: it keeps the batches, and repeats them for ever.
+    """True if itertools.cycle reads the pass: it keeps the batches, and repeats them for ever."""
+    return any(type(holder) is itertools.cycle for holder in holders_of(one))
+
+
+def holders_of(one: Pass) -> Iterator[Any]:
+    """What holds the iterator of a pass: the objects through which the loop reads it, from inside out.
 
     Nothing but the garbage collector knows who holds an iterator. It takes some milliseconds.
     """
     holders = [one.iterator()]
     for _ in range(_DEEPEST):
         found = gc.get_referrers(*holders)
-        if any(type(other) is itertools.cycle for other in found):
-            return True
+        yield from (other for other in found if type(other) in _READERS)
         holders = [other for other in found if type(other) in _BETWEEN]
         if not holders:
-            return False
-    return False
+            return
 
 
 def without_draws(batches: Iterator[Any], beside: Mapping[str, Any]) -> Iterator[Any]:

@@ -15,6 +15,7 @@ from holdfast.torch.data.base_loader import (
     rank_and_world,
     source_of,
 )
+from holdfast.torch.data.counted_loops import count_of
 from holdfast.torch.data.epoch_ends import EpochEnds
 from holdfast.torch.data.epoch_tasks import Cycle, EpochTasks, NewestTasks
 from holdfast.torch.data.fingerprint import check_fingerprint, fingerprint_of
@@ -152,6 +153,9 @@ class PlainPosition(Loader):
         self._noted, self._since_step = None, 0
         self._now = state.get("now")
         self._ends.load(state)
+        if self.left_epoch is not None and not self._ends.is_known and self._waiting and (
+                end := self.left_epoch.read(state)):
+            self._ends.take(*end)
         self._left = None
         self._generators.restore_owned(state)
         if self._waiting:  # so that a set_epoch() for another epoch is noticed
@@ -230,6 +234,9 @@ class PlainPosition(Loader):
     def _counted(self, one: Pass, batches: Iterator[Any], digests: collections.deque[int],
                  limit: tuple[int, int] | None) -> Iterator[Any]:
         had_ended = (self._at_end() or self._is_at(limit)) and self._is_told_another_epoch()
+        if one.first > 0 and self._is_followed and self._epochs == "each" and not self._ends.is_known:
+            if count := count_of(one):
+                self._warn_once(_COUNTED.format(count=count, batch=one.first))
         while True:
             while not self._is_at(limit) and (batch := next(batches, _NONE)) is not _NONE:
                 self._batch += 1
@@ -264,6 +271,10 @@ class PlainPosition(Loader):
     def _leave_epoch(self, left: Pass | None, then: Pass) -> None:
         if left is not None and left.is_trained and self._is_followed and not then.interrupted:
             self._left = left, self._batch
+            if self.left_epoch is not None and left.first == 0 and not self._ends.is_known and (
+                    torch.is_grad_enabled()):
+                self.left_epoch.write({"epoch": self._epoch, **self._start}, self._batch,
+                                      min(left.stepped or self._batch, self._batch))
         self._finish_epoch(left)
 
     def _note_trained(self) -> None:
@@ -271,6 +282,8 @@ class PlainPosition(Loader):
         if self._left is not None:
             self._ends.ended(*self._left)
             self._left = None
+        if self.left_epoch is not None:
+            self.left_epoch.confirm()
 
     def _is_cycled(self, one: Pass) -> bool:
         """True if itertools.cycle keeps the batches of this pass, which have come to their end.
@@ -396,6 +409,9 @@ class PlainPosition(Loader):
         return iter(self._inner)
 
 
+_COUNTED = ("data: the loop leaves its epochs by a count that begins with 0 ({count}), and this epoch is resumed "
+            "after its batch {batch}, so it may be left later than without a restart; expected "
+            "`for i, batch in enumerate(loader, loader.batch)`")
 _NONE = object()  # stands for a batch that is not there
 _IRREGULAR = ("data: itertools.cycle repeats the batches of the loader, and steps have read different "
               "numbers of batches, so a resumed training may go on with another batch; expected as "
