@@ -1,13 +1,15 @@
 """Measures how much longer a step takes while `holdfast rehearse` records it.
 
-    rehearse_bench.py [--rounds N] [--steps N]
+    rehearse_bench.py [--rounds N] [--steps N] [--json PATH] [--doc]
 
 The training of examples/train_gpt.py runs by turns as it is and with a record of each step, in new
 processes. Counted is the median time from one step to the next. Bar: a recorded step takes at most
-1.3 times as long, beyond the interval of the ratio.
+1.3 times as long, beyond the interval of the ratio. The figure of docs/rehearse.md is made by
+
+    rehearse_bench.py --json bench/results/rehearse.json
+    rehearse_bench.py --doc     # writes the figures of that file into the page; measures nothing
 """
 
-import json
 import os
 import re
 import statistics
@@ -16,14 +18,15 @@ import sys
 import tempfile
 from pathlib import Path
 
+from measuring import results
+from measuring.machines import busy_cores, this_run
 from measuring.options import parser
 from measuring.paired import in_turns, interval
-from measuring.results import Bars
+from rehearse_page import BAR, MEASURED, committed, section
 
 from holdfast.rehearse.plan import VARIABLE, Plan
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples/train_gpt.py"
-BAR = 1.3
 # Runs the example, and prints when each call of ck.step() began.
 TIMED = """
 import os, runpy, sys, time
@@ -59,16 +62,24 @@ def median_step(recorded: bool, steps: int) -> float:
 
 
 def main() -> int:
-    made = parser(__doc__, rounds=5)
+    made = parser(__doc__, rounds=6, json=None)
     made.add_argument("--steps", type=int, default=30, help="steps of each training")
+    made.add_argument("--doc", action="store_true",
+                      help="write the committed figures into docs/rehearse.md, and measure nothing")
     given = made.parse_args()
+    if given.doc:
+        MEASURED.write(section(committed()))
+        return 0
+    load = busy_cores()
     seen = in_turns({"plain": lambda: median_step(False, given.steps),
                      "recorded": lambda: median_step(True, given.steps)}, given.rounds)
     ratio = interval([b / a for a, b in zip(seen["plain"], seen["recorded"])])
-    bars = Bars()
-    bars.show("a step", statistics.median(seen["plain"]) * 1e3, "ms")
+    step = statistics.median(seen["plain"]) * 1e3
+    bars = results.Bars()
+    bars.show("a step", step, "ms")
     bars.at_most("a recorded step, of a step", ratio, BAR)
-    print(json.dumps({"plain_s": seen["plain"], "recorded_s": seen["recorded"]}))
+    results.write(given.json, {**this_run(), "load": load, "step_ms": step, "ratio": ratio._asdict(),
+                               "bars": bars.figures, "seconds": seen})
     return 0 if bars.passed else 1
 
 

@@ -78,6 +78,27 @@ def test_a_script_of_a_trainer_is_exact_also_at_the_end_of_an_epoch(tmp_path, mo
     assert not (tmp_path / "run").exists()
 
 
+# Leaves Lightning's loops in their restart, in which they skip the validation after a last batch.
+NO_END_OF_RESTART = """
+import holdfast.torch.adapters.lightning_loops as loops
+import holdfast.torch.lightning as adapter
+loops.end_restart = lambda fit_loop: None
+"""
+
+
+@pytest.mark.parametrize(("mend", "code"), [("", 0), (NO_END_OF_RESTART, 1)], ids=["mended", "not mended"])
+def test_a_validation_after_a_last_batch_is_made_by_its_mend(tmp_path, monkeypatch, mend, code):
+    monkeypatch.chdir(tmp_path)
+    script = LIGHTNING.replace("return torch.optim.AdamW(self.parameters(), lr=1e-2)", """
+        optimizer = torch.optim.AdamW(self.parameters(), lr=1e-2)
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=1.0)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, "monitor": "val"}}""")
+    found = rehearse(script, tmp_path, steps=13, at=(5, 9), mend=mend)
+    print(found.text)
+    assert found.code == code, found.text
+    assert bool(found.json["first_difference"]) == code, found.text
+
+
 # Lets Lightning restart its loops by itself, as if a resume at an epoch's end were one in its middle.
 NO_EPOCH_END = """
 import holdfast.torch.lightning as adapter
@@ -121,6 +142,25 @@ def noisy(samples):
     return {"x": x + torch.rand(x.shape), "labels": torch.stack([one["labels"] for one in samples])}
 
 Trainer(Net(), args, data_collator=noisy,""")
+    found = rehearse(script, tmp_path, steps=11, mend=mend)
+    assert found.code == code, found.text
+    assert code == 0 or found.json["first_difference"]["what"] == "batch", found.text
+
+
+@pytest.mark.parametrize(("mend", "code"), [("", 0), (NO_NOTES, 1)], ids=["mended", "not mended"])
+def test_groups_by_length_are_drawn_again_by_their_mend(tmp_path, monkeypatch, mend, code):
+    monkeypatch.chdir(tmp_path)
+    script = TRAINER.replace('"run", num_train_epochs=4,', """"run", num_train_epochs=4,
+                                      train_sampling_strategy="group_by_length",
+                                      remove_unused_columns=False,""").replace(
+        '"labels": one.sum()[None]}', '"labels": one.sum()[None], "input_ids": [0] * (1 + number % 7)}').replace(
+        "for one in x]", "for number, one in enumerate(x)]").replace(
+        "Trainer(Net(), args,", """
+def collate(samples):
+    return {"x": torch.stack([one["x"] for one in samples]),
+            "labels": torch.stack([one["labels"] for one in samples])}
+
+Trainer(Net(), args, data_collator=collate,""")
     found = rehearse(script, tmp_path, steps=11, mend=mend)
     assert found.code == code, found.text
     assert code == 0 or found.json["first_difference"]["what"] == "batch", found.text

@@ -1,6 +1,7 @@
 """`holdfast rehearse` finds what would come back wrong if a part of Holdfast were missing."""
 
 import pytest
+from long_tests import first_of
 from rehearsed import rehearse, rehearse_idiom
 
 # Takes the search for generators out, as if nobody looked for those that were not given.
@@ -28,10 +29,25 @@ NO_CYCLE = """
 from holdfast.torch.data.plain_position import PlainPosition
 PlainPosition._is_cycled = lambda self, one: False
 """
-# Takes the warnings of optimizers, schedulers and scalers out that were not given.
+# Forgets where a killed process has left its first epoch.
+NO_LEFT_EPOCH = """
+from holdfast.torch.data.left_epoch import LeftEpoch
+LeftEpoch.read = lambda self, position: None
+"""
+# Takes the search for optimizers, schedulers and scalers out that were not given.
+NO_FINDER = """
+from holdfast.torch.loop.unknown_state import UnknownState
+UnknownState.look = UnknownState.look_for_schedulers = lambda self: None
+"""
+# Takes only their warnings out: the search goes on.
 NO_WARNING = """
 from holdfast.torch.loop.messages import Messages
 Messages.warn_once = lambda self, text, *values: None
+"""
+# Takes out that a wrong place of ck.step() is seen.
+NO_PLACE = """
+from holdfast.torch.loop.step_place import StepPlace
+StepPlace.next_call = lambda self, loader: ""
 """
 # Lets the background copy a save that nobody settles before a write by hand.
 NO_SETTLE = """
@@ -40,27 +56,38 @@ ModelChanges.after_save = lambda self, *told: False
 """
 
 
-@pytest.mark.parametrize(("name", "mend", "what"), [
-    ("generator_of_script", NO_SEARCH, "batch"),
-    ("generators_nobody_gave", NO_SEARCH, "batch"),
-    ("next_iter", NO_LETTING_GO, "batch"),
-    ("break_by_count", NO_ENDS, "batch"),
-    ("cycle", NO_CYCLE, "batch"),
-    ("step_before_update", "", None),
-    ("step_before_scheduler", "", None),
-    ("validation_on_training_loader", ALL_PASSES_TRAIN, None),
-])
-def test_what_a_mend_prevents_is_found_without_it(tmp_path, name, mend, what):
-    found = rehearse_idiom(name, tmp_path, mend, steps=12)
+# Of each loop: the script, its mend, and kills in which the mend matters ((): the usual ones).
+MENDED = [
+    ("generator_of_script", NO_SEARCH, ()),
+    ("generators_nobody_gave", NO_SEARCH, ()),
+    ("break_by_count", NO_LEFT_EPOCH, ()),  # also after the last step of the first epoch
+    ("validation_on_training_loader", ALL_PASSES_TRAIN, ()),
+    ("break_by_count", NO_ENDS, (8,)),  # after the second step of the third epoch
+    ("next_iter", NO_LETTING_GO, ()),
+    ("cycle", NO_CYCLE, ()),
+]
+
+
+@pytest.mark.parametrize(("name", "mend", "at"), MENDED)
+def test_what_a_mend_prevents_is_found_without_it(tmp_path, name, mend, at):
+    found = rehearse_idiom(name, tmp_path, mend, steps=12, at=at)
     assert found.code == 1 and "NOT exact" in found.text, found.text
-    assert what in (None, found.json["first_difference"]["what"]), found.text
+    if mend is not ALL_PASSES_TRAIN:
+        assert found.json["first_difference"]["what"] == "batch", found.text
 
 
-@pytest.mark.parametrize("name", ["generator_of_script", "generators_nobody_gave",
-                                  "validation_on_training_loader"])
-def test_with_the_mend_it_is_exact(tmp_path, name):
-    found = rehearse_idiom(name, tmp_path, steps=12)
+@pytest.mark.parametrize(("name", "at"), first_of([(name, at) for name, _, at in MENDED], 4))
+def test_with_the_mend_it_is_exact(tmp_path, name, at):
+    found = rehearse_idiom(name, tmp_path, steps=12, at=at)
     assert found.code == 0, found.text
+
+
+@pytest.mark.parametrize("name", ["step_before_update", "step_before_scheduler"])
+def test_a_wrong_place_of_step_is_found_also_if_nobody_warns(tmp_path, name):
+    """A script in which it is wrong cannot be made exact: the mend is a warning, and is taken out here."""
+    found = rehearse_idiom(name, tmp_path, NO_PLACE, steps=12)
+    assert found.code == 1 and "NOT exact" in found.text, found.text
+    assert found.json["first_difference"] and "ck.step() comes before" not in found.text
 
 
 def test_a_generator_that_is_not_saved_is_named_with_what_to_write(tmp_path):
@@ -70,8 +97,16 @@ def test_a_generator_that_is_not_saved_is_named_with_what_to_write(tmp_path):
     assert 'Checkpointer(..., objects={"rng": rng})' in found.text
 
 
+@pytest.mark.parametrize("kind", ["optimizer", "scheduler"])
+def test_what_was_forgotten_shows_in_the_bits_also_if_nobody_looks_for_it(tmp_path, kind):
+    found = rehearse_idiom(f"forgotten_{kind}", tmp_path, NO_FINDER, steps=8)
+    assert found.code == 1 and "NOT exact" in found.text, found.text
+    assert found.json["first_difference"] and not found.json["not_saved"], found.text
+
+
 @pytest.mark.parametrize("kind", ["optimizer", "scheduler", "scaler"])
 def test_what_was_forgotten_is_named_with_the_option_to_write(tmp_path, kind):
+    """Also if no warning is printed. A scaler is known by this alone: it changes no bit for many steps."""
     found = rehearse_idiom(f"forgotten_{kind}", tmp_path, NO_WARNING, steps=8)
     assert found.code == 1 and "NOT exact" in found.text, found.text
     line, = found.json["not_saved"]

@@ -22,7 +22,7 @@ from holdfast.torch.loop.step_record import digest_text
 from holdfast.torch.values.program_values import program_values
 from holdfast.torch.state.training_state import TrainingState
 
-CALLS = frozenset({2, 3, 8, 64, 512, 4096})  # of ck.step(), in which is looked: it takes milliseconds
+SAVES = frozenset({1, 2, 3, 8, 64, 512})  # in which is looked: it takes milliseconds
 _SAMPLE = 8  # so many tensors of a model or a container are compared
 _MOST = 2000  # so many objects of the program are looked at
 _MOST_ITEMS = 256  # so many items of one container are entered
@@ -48,14 +48,14 @@ class ForgottenTensors:
         """`given` is all that the Checkpointer saves beside the model."""
         self._state, self._given = state, list(given)
         self._elements: dict[tuple[str, int], list[bytes]] = {}  # at the last look
+        self._has_looked = False
         self.sentences: dict[str, str] = {}
         _live.add(self)
 
-    def tell(self, call: int) -> list[str]:
-        """What is known so far, after another look if the number of the call of ck.step() is one of CALLS."""
-        if call in CALLS:
-            self._look()
-        return list(self.sentences.values())
+    def begin(self) -> None:
+        """Keeps what the elements are, to compare them at the first save; nothing if a save has looked."""
+        if not self._has_looked:
+            self.look()
 
     def given(self) -> list[Any]:
         """All that this Checkpointer saves."""
@@ -65,8 +65,9 @@ class ForgottenTensors:
         """Kinds and digests of what is there now, by path."""
         return {path: f"{type(one).__name__} {digest_text(repr(now))}" for path, one, now in self._found()}
 
-    def _look(self) -> None:
-        elements = {}
+    def look(self) -> None:
+        """Compares all that is there with what it was at the look before."""
+        elements, self._has_looked = {}, True
         for path, one, now in self._found():
             elements[path, id(one)] = now
             if self._elements.get((path, id(one)), now) != now:

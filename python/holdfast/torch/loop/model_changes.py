@@ -9,7 +9,7 @@ import torch
 
 from holdfast.torch.loop.epoch_numbers import begins_again
 from holdfast.torch.loop.forgotten_loaders import ForgottenLoaders
-from holdfast.torch.loop.forgotten_tensors import CALLS, ForgottenTensors
+from holdfast.torch.loop.forgotten_tensors import SAVES, ForgottenTensors
 from holdfast.torch.loop.frozen_writes import FrozenWrites
 from holdfast.torch.loop.last_step import CHANGED, LastStep
 from holdfast.torch.loop.messages import NO_HOOK, UNKNOWN_OPTIMIZER
@@ -23,6 +23,7 @@ from holdfast.torch.state.training_state import TrainingState
 
 _log = logging.getLogger("holdfast")
 
+_BEGIN = 2  # the call of step() that keeps what the first save compares: the first one may still make things
 _FIRST = 8  # after so many calls of step(), the order of a training's calls is known
 
 
@@ -42,6 +43,8 @@ class ModelChanges:
         self._unchanged = UnchangedModel(state)
         self._frozen = FrozenWrites(state)
         self._calls = 0  # of step(), since the start or a resume
+        self._saves = 0  # how many have begun
+        self._is_plain = False  # the program itself makes the steps, each of them once
         self._resumed_in: Any = None  # the epoch of the loader when resume() returned
         self._epochs: dict[str, str] = {}  # what begins_again() has said
         self._undone = UndoneResume(state)
@@ -59,6 +62,8 @@ class ModelChanges:
 
     def find_unsaved(self) -> dict[str, str]:
         """The same, and sentences about loaders and tensors that were not given and epochs that begin again."""
+        if self._is_plain:
+            self._tensors.look()
         return {**self.find_unknown(), **self._loaders.sentences, **self._tensors.sentences, **self._epochs}
 
     def digest_unsaved_tensors(self) -> dict[str, str]:
@@ -109,17 +114,18 @@ class ModelChanges:
         if self.by_unknown:
             warn(UNKNOWN_OPTIMIZER)
         self._calls += 1
+        self._is_plain = is_plain
         if self._undone.written:
             self._undone.next_call()
-        if self._calls <= _FIRST or self._loaders.has_news or self._boundaries.call in CALLS:
+        if self._calls <= _FIRST or self._loaders.has_news:
             for text in self._look(is_plain):
                 warn(text)
 
     def _look(self, is_plain: bool) -> list[str]:
         """Looks at what is around the training. Returns what there is to warn of, again and again."""
         texts = self._loaders.tell(is_plain=is_plain)
-        if is_plain:
-            texts += self._tensors.tell(self._boundaries.call)
+        if is_plain and self._calls == _BEGIN:
+            self._tensors.begin()
         if self._calls == 1 and is_plain and (text := begins_again(self._resumed_in)):
             self._epochs["epoch"] = text
             texts.append(text)
@@ -134,7 +140,10 @@ class ModelChanges:
         Warns of that, of a model that never changes, and of what takes part and was not given.
         """
         self._unchanged.saved(step, with_gradients)
-        for text in self.find_unknown().values():
+        self._saves += 1
+        if self._is_plain and self._saves in SAVES:
+            self._tensors.look()
+        for text in {**self.find_unknown(), **self._tensors.sentences}.values():
             warn(text)
         if self._boundaries.updates_unseen:
             warn(NO_HOOK)
