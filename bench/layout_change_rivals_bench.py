@@ -21,6 +21,7 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -152,6 +153,12 @@ def measure_exchange(megabytes: int) -> dict[str, dict[str, float]]:
         return json.loads(said.read_text())
 
 
+def with_rounds(figure: dict[str, Any], rounds: list[float]) -> dict[str, Any]:
+    """A figure with its rounds and their quartiles."""
+    low, _, high = statistics.quantiles(rounds, n=4, method="inclusive")
+    return figure | {"lower": low, "upper": high, "rounds": rounds}
+
+
 def main() -> int:
     made = parser(__doc__, folder=Path("."), json=None)
     made.add_argument("megabytes", nargs="?", type=int, default=1536)
@@ -160,10 +167,11 @@ def main() -> int:
     exchange = measure_exchange(chosen.megabytes)
     speed = exchange["rings / bare ring: exchange"]["median"]
     whole = exchange["rings: copy and seals"]["median"]
-    gloo = tensors * TENSOR / statistics.median(run_ranks(NEW, run_gloo, tensors)) / 1e9
+    gloos = [tensors * TENSOR / took / 1e9 for took in run_ranks(NEW, run_gloo, tensors)]
     with tempfile.TemporaryDirectory(dir=chosen.folder, prefix="dcp-bench-") as folder:
-        saved = statistics.median(run_ranks(OLD, run_save, tensors, folder))
-        loaded = statistics.median(run_ranks(NEW, run_load, tensors, folder))
+        saves = run_ranks(OLD, run_save, tensors, folder)
+        loads = run_ranks(NEW, run_load, tensors, folder)
+    gloo, saved, loaded = map(statistics.median, (gloos, saves, loads))
     bars = results.Bars()
     bars.show("exchange by rings, copy", speed, "GB/s")
     bars.show("Gloo", gloo, "GB/s")
@@ -172,7 +180,10 @@ def main() -> int:
     bars.show("DCP save by 4 ranks", saved, "s")
     bars.show("DCP load by 8 ranks", loaded, "s")
     bars.at_least("DCP save + load / exchange with seals", (saved + loaded) / whole, DCP_BAR)
-    results.write(chosen.json, bars.figures)
+    rounds = {"Gloo": gloos, "DCP save by 4 ranks": saves, "DCP load by 8 ranks": loads,
+              "exchange / Gloo": [speed / one for one in gloos],
+              "DCP save + load / exchange with seals": [(a + b) / whole for a, b in zip(saves, loads, strict=True)]}  # fmt: skip
+    results.write(chosen.json, bars.figures | {name: with_rounds(bars.figures[name], each) for name, each in rounds.items()})
     return 0 if bars.passed else 1
 
 

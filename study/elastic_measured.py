@@ -5,10 +5,14 @@ A benchmark whose figures are not there yet gives a line that says so.
 
 import json
 import statistics
+import sys
 from pathlib import Path
 from typing import Any
 
 from program import table
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "bench"))
+from measuring.machines import name_of  # noqa: E402: it is in another folder
 
 # The benchmark of each table, by the name of the table. Its figures are in a file of that name.
 COMMANDS = {
@@ -39,9 +43,11 @@ def figures_table(name: str, results: Path) -> str:
     if not path.exists():
         return "Not measured on a quiet machine yet.\n"
     figures = json.loads(path.read_text())
+    run = figures.pop("run", None)
     rows = [[each, figure_text(figure), bar_text(figure)] for each, figure in figures.items()]
     spread = any("(" in text for _, text, _ in rows)
-    return table(["figure", "median (quartiles)" if spread else "median", "bar"], rows) + "\n"
+    where = f"On {name_of(run)}, {run['date']}:\n\n" if run else ""
+    return where + table(["figure", "median (quartiles)" if spread else "median", "bar"], rows) + "\n"
 
 
 MEASURED = {name: (lambda results, name=name: figures_table(name, results)) for name in COMMANDS}

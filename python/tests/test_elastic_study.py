@@ -65,8 +65,11 @@ def test_a_table_that_the_page_does_not_have_is_named(study, tmp_path, monkeypat
 def test_figures_with_and_without_bars_are_shown(study, tmp_path):
     measured = importlib.import_module("elastic_measured")
     assert measured.figures_table("reshard", tmp_path) == "Not measured on a quiet machine yet.\n"
-    (tmp_path / "reshard.json").write_text(json.dumps({
-        "copy": {"GB/s": [1.0, 3.0, 2.0]},
-        "ratio": {"median": 0.5, "lower": 0.25, "upper": 0.75, "bar": 0.8, "passed": False}}))
+    figures = {"copy": {"GB/s": [1.0, 3.0, 2.0]},
+               "ratio": {"median": 0.5, "lower": 0.25, "upper": 0.75, "bar": 0.8, "passed": False}}
+    run = {"machine": "pdp11", "processor": "", "cores": 1, "date": "1970-01-01"}
+    (tmp_path / "layout_change.json").write_text(json.dumps({"run": run} | figures))
+    assert measured.figures_table("layout_change", tmp_path).startswith("On pdp11 with 1 cores, 1970-01-01:\n\n| figure |")
+    (tmp_path / "reshard.json").write_text(json.dumps(figures))
     assert measured.figures_table("reshard", tmp_path).splitlines()[2:] == [
         "| copy | 2.00 (1.50 to 2.50) |  |", "| ratio | 0.50 (0.25 to 0.75) | 0.8, **missed** |"]
