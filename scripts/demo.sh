@@ -55,7 +55,7 @@ grep -E '^(holdfast|step)' two.log
 grep -q 'resumed after step 129' two.log || { cat two.log >&2; exit 1; }
 
 scene "Recover: a worker is killed in its update, and the job goes on in seconds, bit for bit"
-# Trains as train_gpt.py does. With RUN.killed missing, rank 1 dies when it updates for the 40th time.
+# Trains as train_gpt.py does. With RUN.killed missing, rank 1 dies in its update number DIES_IN.
 cat >unlucky.py <<'PYTHON'
 import os, runpy, signal, sys
 from pathlib import Path
@@ -63,7 +63,7 @@ from torch.optim import adam
 mark, updates, update = Path(sys.argv[2] + ".killed"), [], adam.adam
 def die_once(*arguments, **options):
     updates.append(1)
-    if len(updates) == 40 and os.environ["RANK"] == "1" and not mark.exists():
+    if len(updates) == int(os.environ["DIES_IN"]) and os.environ["RANK"] == "1" and not mark.exists():
         mark.touch()
         os.kill(os.getpid(), signal.SIGKILL)
     update(*arguments, **options)
@@ -72,24 +72,35 @@ sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 PYTHON
 export HOLDFAST_PYTHON=$python
-# launch RUN: trains with 3 ranks, in the background of the other run.
+# launch RUN COMMENT OPTION...: trains with 3 ranks, in the background of the other run.
 launch() {
-  printf '$ holdfast launch -n 3 train_gpt.py %s --steps 60%s\n' "$1" "$2"
-  "$bin/holdfast" launch -n 3 unlucky.py "$root/examples/train_gpt.py" "$1" --steps 60 \
-    --layers 2 --batch 12 >"$1.log" 2>&1 &
+  local run=$1 comment=$2
+  shift 2
+  printf '$ holdfast launch -n 3 train_gpt.py %s %s%s\n' "$run" "$*" "$comment"
+  "$bin/holdfast" launch -n 3 unlucky.py "$root/examples/train_gpt.py" "$run" "$@" \
+    --batch 12 >"$run.log" 2>&1 &
 }
-touch runs/calm.killed
-launch runs/calm ''
-calm=$!
-launch runs/unlucky '    # rank 1 is killed'
-unlucky=$!
-wait "$unlucky" || { cat runs/unlucky.log >&2; exit 1; }
-wait "$calm" || { cat runs/calm.log >&2; exit 1; }
-echo
-grep -E '^holdfast: (rank|generation|step)' runs/unlucky.log
-grep -q 'goes on after' runs/unlucky.log || { cat runs/unlucky.log >&2; exit 1; }
-echo
-show holdfast diff runs/calm runs/unlucky
+# compare_with_calm RUNG CALM UNLUCKY OPTION...: rank 1 dies in one of two runs, and comes back from RUNG.
+compare_with_calm() {
+  local rung=$1 runs=("$2" "$3") calm unlucky
+  shift 3
+  touch "${runs[0]}.killed"
+  launch "${runs[0]}" '' "$@"
+  calm=$!
+  launch "${runs[1]}" '    # rank 1 is killed' "$@"
+  unlucky=$!
+  wait "$unlucky" || { cat "${runs[1]}.log" >&2; exit 1; }
+  wait "$calm" || { cat "${runs[0]}.log" >&2; exit 1; }
+  echo
+  grep -E '^holdfast: (rank|generation|step)' "${runs[1]}.log"
+  grep -q "goes on after .*: $rung, exact" "${runs[1]}.log" || { cat "${runs[1]}.log" >&2; exit 1; }
+  echo
+  show holdfast diff "${runs[0]}" "${runs[1]}"
+}
+DIES_IN=40 compare_with_calm replica runs/calm runs/unlucky --steps 60 --layers 2
+
+scene "Replay: a pipeline stage without a replica is killed, and makes its steps again alone"
+DIES_IN=18 compare_with_calm messages runs/stages runs/killed --steps 30 --pp 3 --layers 3 --every "10 steps"
 
 scene "Cost: how long training waits for a save"
 printf '$ save_cost.py saves\n\n'
