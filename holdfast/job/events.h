@@ -217,6 +217,22 @@ struct Resized {
   }
 };
 
+// A rank has given another one the gradients of its first updates, for its own replacement.
+// Written by each rank, once.
+struct UpdatesKept {
+  static constexpr std::string_view kName = "updates_kept";
+  int64_t steps = 0;        // that were looked at
+  double seconds = 0;       // of a step that keeping took, with the wait for the other rank
+  double step_seconds = 0;  // of a step
+  int64_t bytes = 0;        // of an update
+  static void fields(auto& self, auto&& field) {
+    field("steps", self.steps);
+    field("seconds", self.seconds);
+    field("step_seconds", self.step_seconds);
+    field("bytes", self.bytes);
+  }
+};
+
 // A rank has kept the messages of its first steps for a replacement of a lost rank.
 // Written by each rank, once.
 struct MessagesKept {

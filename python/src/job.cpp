@@ -484,6 +484,9 @@ void bind_job(nb::module_& m) {
       .def("messages_kept", &write_event<MessagesKept>, nb::arg("fields"),
            "Writes the event messages_kept, with the fields of job/events.h. May be called\n"
            "from any thread.")
+      .def("updates_kept", &write_event<UpdatesKept>, nb::arg("fields"),
+           "Writes the event updates_kept, with the fields of job/events.h. May be called\n"
+           "from any thread.")
       .def(
           "close", &HeldJob::close, nb::arg("timeout") = nb::none(),
           nb::arg("alone") = false, nb::arg("orderly") = true,

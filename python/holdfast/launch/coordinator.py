@@ -49,6 +49,7 @@ class Coordinator:
             lambda why: self._restart(why, time.monotonic(), self._ranks.newest_step()),
             self._change_committed)
         self._said_change = self._changes.hear
+        self._said_unsaved, self._said_islands = self._ranks.hear_unsaved, self._ranks.hear_islands
 
     def begin(self, hosts: Hosts) -> None:
         """Begins when all hosts are there."""
@@ -170,7 +171,7 @@ class Coordinator:
 
     def _change_committed(self, attempt: Attempt) -> None:
         """The ranks are others now, and begin to count their updates anew."""
-        self._target = 0
+        self._target, self._ranks.islands = 0, []
         if attempt.after_loss and self._recovery is not None:
             return self._recovery.go_on_as(attempt.to)
         self._recovery = None
@@ -280,6 +281,7 @@ class Coordinator:
         if any(one.exit_code in (0, STOPPED) and one.left_at for one in self._ranks.all):
             say("other ranks have ended already: the job ends")
             return self._end(cause.code)
+        self._ranks.end_islands(say)
         has_state = any(one.is_whole for one in self._ranks.living())
         can_recover = self._ranks.has_begun and has_state and not self._ranks.why_plain()
         if why := cause.left or self._losses.why_no_more(cause, self._ranks.has_begun):
@@ -374,9 +376,6 @@ class Coordinator:
             done.note_inexact(message.get("inexact") or [])
             done.reach("redone")
             self._finish(done)
-
-    def _said_unsaved(self, _: Rank, message: dict[str, Any]) -> None:
-        self._ranks.unsaved = message["what"]
 
     def _said_reached(self, _: Rank, message: dict[str, Any]) -> None:
         if self._recovery is not None:

@@ -4,7 +4,7 @@ The number of a rank is that of its worker. At first they are the same; after a 
 configuration (changes.py), `Ranks.all` has the workers in the order of their ranks.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,6 +85,7 @@ class Ranks:
         self.incarnation = 0  # how often all ranks were started again
         self.has_begun = False  # all ranks have made an update
         self.has_checkpointer = False  # a rank has made a Checkpointer
+        self.islands: list[list[int]] = []  # numbers of ranks that are started again together
         self.unsaved: list[str] = []  # what checkpoints of the job do not have
         # Start-up logs of ranks on other hosts, in parts: arguments of the command `log`.
         self.logs: dict[int, tuple[Host, list[dict[str, Any]]]] = {}
@@ -125,6 +126,22 @@ class Ranks:
 
     def missing(self) -> list[Rank]:
         return [rank for rank in self.all if rank.exit_code is not None]
+
+    def hear_unsaved(self, _: Rank, message: dict[str, Any]) -> None:
+        """A rank says what no checkpoint has."""
+        self.unsaved = message["what"]
+
+    def hear_islands(self, _: Rank, message: dict[str, Any]) -> None:
+        """A rank says which ranks make steps again together."""
+        self.islands = message["of"]
+
+    def end_islands(self, say: Callable[[str], None]) -> None:
+        """Ends the ranks that live, and belong to the island of one that does not."""
+        missing = {rank.number for rank in self.missing()}
+        shared = {number for island in self.islands if missing & set(island) for number in island}
+        for rank in [one for one in self.living() if one.number in shared]:
+            say(f"{self.name(rank)} (pid {rank.pid}) ends, too: it makes steps again together with a lost rank")
+            rank.abandon("its island has lost a rank")
 
     def host_of(self, number: int, pid: int) -> Host | None:
         """Where the rank has the process with that id; None if it does not have it any more."""
@@ -227,7 +244,7 @@ class Ranks:
         self.generation += 1
         self.incarnation += 1
         self.decided, self.logs, self.has_begun, self.is_rebuilt = {}, {}, False, False
-        self.spares = []
+        self.spares, self.islands = [], []
         for rank in self.all:
             rank.exit_code = -1
 

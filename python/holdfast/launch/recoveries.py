@@ -60,7 +60,7 @@ class Recovery:
     def note_filled(self, told: dict[str, Any]) -> None:
         """Notes what a replacement said of itself."""
         self._bytes += told.get("bytes", 0)
-        self._replayed += told.get("replayed", 0)
+        self._replayed = max(self._replayed, told.get("replayed", 0))  # several replacements replay at once
         self._log_bytes += told.get("log_bytes", 0)
         self._rung, self.reason = told.get("rung", self._rung), told.get("reason", self.reason)
         self.step = told.get("step", self.step)

@@ -83,7 +83,7 @@ class Parts:
         # resume() has returned, or the run has no steps; all that will be saved is known to the engine
         self._run_is_checked = self._is_attached = False
         self._recovery = recovery_for(given.recover, self._state, self._buckets, given.scaler,
-                                      given.layout.group, given.run)
+                                      given.layout.group, given.run, given.every)
         transport = self._recovery.connect()
         job = open_job(
             given.run, transport, every=given.every if isinstance(given.every, str) else "never",

@@ -61,6 +61,8 @@ described = [None]
 
 def on_reach(point):
     reached[point] = reached.get(point, 0) + 1
+    if point == "gate" and "change committed" in reached:
+        on_reach("gate after a change")
     lost = Path(f"{run}.lost")
     if (point, worker, reached[point]) == ("gate", 2, 8) and "loses its host" in how and not lost.exists():
         lost.touch()

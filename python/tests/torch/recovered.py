@@ -45,6 +45,7 @@ import holdfast
 from holdfast.torch.loop.saves import Saves
 from holdfast.torch.recover import crash_points
 from holdfast.torch.recover.buddies import BuddyGate
+from holdfast.torch.recover.call_log import CallLog
 from holdfast.torch.recover.messages import Messages
 from holdfast.torch.recover.step_start import StepStart
 from holdfast.torch.recover.updates import key_of
@@ -121,6 +122,12 @@ HOW = {
     "spills": "4 kB of messages, or no update, and more in a folder",
     "sgd": "SGD with momentum", "adamax": "Adamax", "amsgrad": "AMSGrad", "fused": "fused AdamW",
     "auto": "Recover(log='auto')", "flips a bit": "a survivor flips a bit of an entry of its peer when a rank dies",
+    "sums much": "each step sums 2 MiB over all ranks",
+    "keeps half": "room for the messages of 5 steps over one border of a stage, but not over two",
+    "keeps slowly": "rank 1 takes 20 ms to keep a message",
+    "loses a message": "ranks do not keep their last message of update 7 to rank 1",
+    "other messages": "survivors send the first message of the update before in place of that of the newest one",
+    "unsettled early": "rank 1 does not settle its save of step 4, which so never becomes durable",
     "other entry": "the same with the entry of the update before", "two updates": "two updates in one run",
     "clamps": "the step writes to parameters behind its update",
     "asks in the update": "an optimizer that calls other ranks in its update",
@@ -350,6 +357,8 @@ class Training:
             dist.all_reduce(torch.ones(1), group=late_group())
         if "in place" in how:
             batch.pop()
+        if "sums much" in how:
+            dist.all_reduce(torch.ones(1 << 19))
         loss = self._make_gradients(batch)
         here("after backward")
         if "accumulates" in how and step == 3:
@@ -567,6 +576,8 @@ def main():
     crash_points.on_reach = here
     if how & {"flips a bit", "other entry"}:
         damage_entries()
+    if how & {"keeps slowly", "loses a message", "other messages"}:
+        damage_messages()
     if "masks" in how:
         note_records()
     if "restores nothing" in how:
@@ -634,7 +645,9 @@ def recover():
     if "keeps little" in how:
         return holdfast.Recover(log="messages", memory="300B")
     log = {"stages": "messages", **dict.fromkeys(("fsdp", "tensor", "sharded"), "updates")}.get(kind)
-    log = "auto" if "auto" in how else log
+    log = "auto" if how & {"auto", "keeps slowly"} else log
+    if "keeps half" in how:
+        return holdfast.Recover(log="messages", memory=9000)
     if how & {"spills", "flips a bit"}:
         os.makedirs(f"{run}.spill", exist_ok=True)
         return holdfast.Recover(log=log, memory=4000 if kind == "stages" else 1, spill=f"{run}.spill")
@@ -681,6 +694,30 @@ def damage_entries():
         serve(self, transport, replaying, *more)
 
     Messages.serve = serve_damaged
+
+
+def damage_messages():
+    """What is kept of messages is late, or lost, or in the wrong place when it is sent to a replacement."""
+    put, serve = CallLog._put, Messages.serve
+
+    def put_badly(self, key, tensors, kept):
+        if "keeps slowly" in how and rank == 1:
+            time.sleep(0.02)
+        if not ("loses a message" in how and (key[0], *key[4:]) == (7, 1, 5)):
+            put(self, key, tensors, kept)
+
+    def serve_other(self, transport, replaying, groups, *more):
+        if "other messages" in how:
+            for lost, (_, _, through) in replaying.items():
+                for name, _ in groups:
+                    with contextlib.suppress(holdfast.NotFoundError):
+                        text, body = self._log.native.find((through - 1, name, "send", rank, lost, 0))
+                        data = torch.frombuffer(bytearray(body), dtype=torch.uint8)
+                        self._log.native.put((through, name, "send", rank, lost, 0), text,
+                                             [(data.data_ptr(), data.nbytes)])
+        serve(self, transport, replaying, groups, *more)
+
+    CallLog._put, Messages.serve = put_badly, serve_other
 
 
 def flip_in_files(record):
@@ -735,6 +772,8 @@ def before_last_step():
         time.sleep(0.5)
     if step == steps - 1 and "unsettled" in how and rank == 1 and not os.listdir(f"{run}.killed"):
         Saves._settle = lambda *_: None
+    if step == 4 and "unsettled early" in how and rank == 1 and not os.listdir(f"{run}.killed"):
+        Saves._settle = lambda *_: None
 
 
 def save(ck):
@@ -748,7 +787,7 @@ def save(ck):
 
 def make_step(ck, training, batch):
     """What the runs of a step have returned, as texts."""
-    here("before")
+    here("replaying" if ck.replaying else "before")
     made = []
     if "schedules at the top" in how:
         training.schedule_rates()

@@ -85,13 +85,18 @@ class Ran:
         lines = [[json.loads(line) for line in _text(f"{run}.losses.{rank}").splitlines()]
                  for rank in ranks]
         self.losses = [{step: (loss, samples) for step, loss, samples, _ in own} for own in lines]
+        # The steps that each process has made, in that order.
+        self.steps = [{pid: [step for step, *_, other in own if other == pid] for *_, pid in own} for own in lines]
         self.pids = [list(dict.fromkeys(pid for *_, pid in own)) for own in lines]
         self.end = [json.loads(_text(f"{run}.end.{rank}") or "{}") for rank in ranks]
         killed = Path(f"{run}.killed")
         self.killed = {one.name for one in killed.iterdir()} if killed.exists() else set()
 
-    def check(self, whole):
-        """Fails unless it has the bits of a run in which nobody died, and lost no process else."""
+    def check(self, whole, islands=()):
+        """Fails unless it has the bits of a run in which nobody died, and lost no process else.
+
+        Of islands, all ranks are started again if one dies.
+        """
         assert self.code == 0, self.said
         assert self.killed == set(self.kills), self.said
         for rank, (own, expected) in enumerate(zip(self.losses, whole.losses, strict=True)):
@@ -103,8 +108,12 @@ class Ran:
         self.check_end(whole)
         assert "holdfast: all ranks start again" not in self.said, self.said
         assert "not exact" not in self.said, self.said
+        for rank, made in enumerate(self.steps):
+            for pid, own in made.items():
+                assert own == [*range(own[0], own[0] + len(own))], f"rank {rank}: process {pid} repeats steps: {own}"
         for rank, pids in enumerate(self.pids):
-            assert len(pids) <= 1 + sum(kill.startswith(f"{rank}:") for kill in self.kills)
+            together = next((one for one in islands if rank in one), [rank])
+            assert len(pids) <= 1 + sum(int(kill.partition(":")[0]) in together for kill in self.kills)
 
     def check_restart(self, whole, why):
         """Fails unless all ranks have started again, for that reason, and ended with its bits."""

@@ -8,6 +8,8 @@ from long_tests import LONG, first_of
 from recovered_jobs import Ran, Whole
 from test_recover import STEP_POINTS
 
+from holdfast.torch.recover.log_cost import find_excess
+
 STEPS = 14
 POINTS = [point for point in STEP_POINTS if point not in ("backward", "after forward")]
 FOUND = re.compile(r"goes on after .*?: messages, exact, 0 steps lost, (\d+) replayed [(]")
@@ -19,10 +21,13 @@ def whole(tmp_path_factory):
     return Whole(tmp_path_factory)
 
 
+NOT_TRAINING = {"spills", "keeps little", "waits", "unsettled early"}
+
+
 def check(tmp_path, whole, kills, how=(), ranks=None, steps=STEPS):
     """Runs stages with these kills. Returns how many runs were made again after each."""
     ran = Ran("stages", tmp_path / "run", steps, kills, how, ranks, timeout=240)
-    ran.check(whole("stages", steps, [one for one in how if one not in ("spills", "keeps little", "waits")], ranks))
+    ran.check(whole("stages", steps, [one for one in how if one not in NOT_TRAINING], ranks))
     found = [int(one) for one in FOUND.findall(ran.said)]
     assert len(found) == len(kills), ran.said
     return found
@@ -54,6 +59,48 @@ def test_messages_that_do_not_fit_into_memory_come_back_from_a_folder(tmp_path, 
     assert check(tmp_path, whole, ["1:8:after backward"], ["spills"])[0] >= 3
 
 
+def test_the_log_outlives_a_save_that_is_durable_on_other_ranks_only(tmp_path, whole):
+    assert check(tmp_path, whole, ["1:7:after backward"], ["unsettled early"], steps=9) == [7]
+
+
+@LONG
+def test_if_messages_cost_one_rank_too_much_no_rank_keeps_them_any_more(tmp_path, whole):
+    ran = Ran("stages", tmp_path / "run", 26, ["1:24:gate"], ["keeps slowly"])
+    ran.check_restart(whole("stages", 26), "rank 0 keeps no messages: to keep messages takes")
+    for rank in range(3):
+        events = (tmp_path / f"run/events/rank-{rank:04}.jsonl").read_text()
+        assert events.count('"event":"messages_kept"') == 1, ran.said
+
+
+@pytest.mark.parametrize("kind, seconds, why", [
+    ("messages", [0.0, 0.003, 0.0], "to keep messages takes 3.0% of a step"), ("messages", [0.0019] * 3, ""),
+    ("updates", [0.0, 0.05, 0.05], ""),  # the others have waited for the last one
+    ("updates", [0.03, 0.05, 0.05], "to keep updates takes 30.0% of a step"),
+])
+def test_what_a_log_costs_is_judged_by_all_ranks_together(kind, seconds, why):
+    assert find_excess([{"seconds": one, "step_seconds": 0.1} for one in seconds], kind) == why
+
+
+@LONG
+def test_a_long_result_for_all_ranks_is_refused_with_a_log_of_messages(tmp_path):
+    ran = Ran("stages", tmp_path / "run", 6, how=["sums much"])
+    assert ran.code != 0 and ("a step calls allreduce of 2097152 bytes in group 0: 3 of 3 ranks would make steps again "
+                              "together; expected at most half") in ran.said, ran.said
+
+
+@LONG
+def test_a_replacement_that_dies_while_it_makes_steps_again_is_replaced(tmp_path, whole):
+    ran = Ran("stages", tmp_path / "run", STEPS, ["1:8:after backward", "1:7:replaying"])
+    ran.check(whole("stages", STEPS))
+    assert FOUND.findall(ran.said) and ran.said.count("rank 1 starts again") == 2, ran.said
+
+
+@LONG
+def test_a_neighbour_that_dies_while_steps_are_made_again_starts_all_ranks_again(tmp_path, whole):
+    ran = Ran("stages", tmp_path / "run", STEPS, ["1:8:after backward", "0:8:given"])
+    ran.check_restart(whole("stages", STEPS), "expected what other ranks said")
+
+
 @LONG
 def test_a_second_death_of_the_same_stage_or_of_another_one(tmp_path, whole):
     check(tmp_path, whole, ["1:7:forward", "1:8:forward", "2:9:after update"])
@@ -62,6 +109,8 @@ def test_a_second_death_of_the_same_stage_or_of_another_one(tmp_path, whole):
 @pytest.mark.parametrize("how, why", [
     pytest.param(["keeps nothing"], "keeps no messages: log=None", marks=LONG),
     (["keeps little"], "has not kept all messages since step"),
+    (["loses a message"], "no message 5 from rank 0 to rank 1 of update 7"),
+    pytest.param(["other messages"], "seal: differs from what the lost rank had told", marks=LONG),
     (["other threads"], "threads: differs from what the lost rank had told"),
     pytest.param(["spoils a weight"], "seal: differs from what the lost rank had told", marks=LONG),
 ], ids=lambda one: "-".join(one) if isinstance(one, list) else "")

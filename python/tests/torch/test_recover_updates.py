@@ -20,10 +20,10 @@ def whole(tmp_path_factory):
     return Whole(tmp_path_factory)
 
 
-def check(tmp_path, whole, kind, kills, how=(), *, steps=STEPS, rung="updates"):
+def check(tmp_path, whole, kind, kills, how=(), *, steps=STEPS, rung="updates", islands=()):
     """Runs ranks with these kills. Returns what they said, and how much was made again after each."""
     ran = Ran(kind, tmp_path / "run", steps, kills, how, timeout=240)
-    ran.check(whole(kind, steps, [one for one in how if one not in NOT_TRAINING]))
+    ran.check(whole(kind, steps, [one for one in how if one not in NOT_TRAINING]), islands)
     found = FOUND.findall(ran.said)
     assert [one for one, _ in found] == [rung] * len(kills), ran.said
     return ran.said, [int(number) for _, number in found]
@@ -31,7 +31,7 @@ def check(tmp_path, whole, kind, kills, how=(), *, steps=STEPS, rung="updates"):
 
 def check_restart(tmp_path, whole, kind, kill, how, why, steps=10):
     """Runs ranks of which one is killed, after which all start again for that reason."""
-    ran = Ran(kind, tmp_path / "run", steps, [kill], how)
+    ran = Ran(kind, tmp_path / "run", steps, kill.split(","), how)
     ran.check_restart(whole(kind, steps, [one for one in how if one not in NOT_TRAINING]), why)
 
 

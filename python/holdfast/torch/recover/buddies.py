@@ -2,7 +2,8 @@
 
 The gate sends the record to the first buddy, and waits until every rank has that of its peer. With
 three and more ranks the record goes to a second buddy as well, over the same connections, and nobody
-waits for it. So a rank and its first buddy may die together, or one while the other is replaced.
+waits for it. So a rank and its first buddy may die together, or one while the other is replaced. If the ranks
+form islands (islands.py), the second buddy is in another one.
 """
 
 import struct
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from holdfast import _native
 from holdfast.errors import Error
 from holdfast.torch.recover.call_log import Key
+from holdfast.torch.recover.islands import Island, ranks_outside
 
 TAG = 0x4824  # of records for second buddies; the tags of other messages are in wire_tags.h
 _LONG = 4 << 20  # bytes; the transport keeps 16 MiB for a rank
@@ -62,6 +64,7 @@ class BuddyGate:
         if transport.size > 2:
             second = second_buddies(hosts, transport.rank, self._gate.buddy)
             self._second, self._peer = second[transport.rank], second.index(transport.rank)
+        self._islands: list[Island] = []
         self._sent = 0  # records, to the second buddy
         self._awaited: int | None = None  # the update whose record the peer has sent, or sends now
         # Records of the peer by update: generation and serial number, whether of an end, the bytes.
@@ -134,6 +137,16 @@ class BuddyGate:
             if (second := self._kept.get(update)) is not None:
                 made.append(KeptRecord(self._peer, second[2], second[1], is_first=False))
         return made
+
+    def keep_apart(self, islands: list[Island]) -> None:
+        """From now on, second buddies are in other islands. All ranks call it behind the same gate."""
+        if self._second is None or islands == self._islands:
+            return
+        self._islands = islands
+        second = ranks_outside(islands, self._transport.size)
+        self._second, self._peer = second[self.rank], second.index(self.rank)
+        with self._lock:
+            self._kept, self._awaited = {}, None  # the new peer sends its next record here
 
     def _send(self, generation: int, update: int, record: bytes, *, is_at_end: bool,
               timeout: float | None = None) -> None:

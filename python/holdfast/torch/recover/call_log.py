@@ -20,7 +20,7 @@ import functools
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
@@ -52,11 +52,13 @@ class CallLog:
         self.native = _native.CallLog()
         self.update: int | None = START_UP  # that calls belong to now; None if they are not kept
         self.keeps_steps = False
+        self.inside: frozenset[int] = frozenset()  # the ranks of this one's island (islands.py)
         self.whole_after: int | None = None  # behind this update all calls are kept; None if none is yet
         self.unanswered: list[torch.Tensor] = []
         self.is_state = False  # DDP sends parameters right now
         self.on_full: Callable[[], None] = _nothing  # called once, when start-up has become too long
-        self.on_unfit: Callable[[str], None] = _nothing  # a step makes a call that others cannot answer
+        # A step makes a call that others cannot answer, in a group of these ranks.
+        self.on_unfit: Callable[[str, Sequence[int]], None] = _nothing
         self.make_room: Callable[[], bool] = _no_room  # called if a record does not fit
         self.seconds = 0.0  # that steps have waited for the log
         self.waited = 0.0  # seconds that this rank has waited for others in calls
@@ -123,26 +125,28 @@ class CallLog:
         number = counts[group, call, ends] = counts.get((group, call, ends), -1) + 1
         return self.update, group, call, *ends, number
 
-    def keeps(self, key: Key, size: int, *, is_sent: bool = False) -> bool:
-        """Whether this rank keeps the call. `is_sent` for a message at its sender; `size` of its group."""
+    def keeps(self, key: Key, members: Sequence[int], *, is_sent: bool = False) -> bool:
+        """Whether this rank keeps the call. `is_sent` for a message at its sender; `members` of its group."""
         if key[0] == START_UP:
             return not is_sent and not self.is_full
         is_message = key[3] != _ALL
-        if not self.keeps_steps or size == 1 or (is_message and not is_sent):
+        if not self.keeps_steps or len(members) == 1 or (is_message and not is_sent):
+            return False
+        if key[4] in self.inside if is_message else self.inside.issuperset(members):
             return False
         if not is_message and key[2] not in _ALIKE:
-            self.on_unfit(f"{key[2]} in group {key[1]}, whose result only one rank gets")
+            self.on_unfit(f"{key[2]} in group {key[1]}, whose result only one rank gets", members)
             return False
         return True
 
-    def keep(self, key: Key, tensors: list[torch.Tensor]) -> None:
-        """Keeps what a call gave, or what was sent."""
+    def keep(self, key: Key, tensors: list[torch.Tensor], members: Sequence[int] = ()) -> None:
+        """Keeps what a call of these ranks gave, or what was sent."""
         if key[0] == START_UP:
             return self._keep_start_up(key, tensors)
         began = time.perf_counter()
         size = sum(one.nbytes for one in tensors)
         if key[3] == _ALL and size > _MOST:
-            return self.on_unfit(f"{key[2]} of {size} bytes in group {key[1]}")
+            return self.on_unfit(f"{key[2]} of {size} bytes in group {key[1]}", members)
         self._count(key, size)
         if len(tensors) == 1 and tensors[0].is_cuda:
             self._copies.append((key, tensors[0], *_copy_beside(tensors[0])))
@@ -179,6 +183,12 @@ class CallLog:
         if key[3] != _ALL:
             border = f"{key[3]}>{key[4]}"
             self.borders[border] = self.borders.get(border, 0) + size
+
+    @property
+    def messages(self) -> int:
+        """How many messages went over one border in the newest step, at most."""
+        counts = self._counts.get(START_UP if self.update is None else self.update, {})
+        return max((count + 1 for (_, call, _), count in counts.items() if call == "send"), default=0)
 
     def settle(self) -> None:
         """Returns when all that was kept is in the log."""

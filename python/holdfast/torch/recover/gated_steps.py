@@ -380,7 +380,7 @@ class GatedSteps:
             if self._link.agree(self._status)["course"] != "forward":
                 raise _Back from None
             gate.forward(gate.committed + 1)
-        self._messages.commit()
+        self._membership.commit_messages()
 
     def _check_may_pass(self) -> None:
         if self._groups.failure is not None:

@@ -20,7 +20,7 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -136,7 +136,7 @@ class Groups:
         self.forget_failure()
 
     def describe(self) -> list[Any]:
-        """The groups, for missing_group()."""
+        """The groups, as plain values."""
         return [group.describe() for group in self._groups]
 
     def break_off(self, why: Exception) -> None:
@@ -174,6 +174,11 @@ class Groups:
             group.connect(prefix, is_stale)
         with self._lock:
             self.failure, self.mode, self._cut_at = None, mode, math.inf
+
+    def connect_island(self, prefix: str, island: Sequence[int], is_stale: Callable[[], bool]) -> None:
+        """In mode replay: calls in which only ranks of the island take part are live. All of them call it."""
+        for group in self._groups:
+            group.connect_island(f"{prefix}/island {island[0]}", island, is_stale)
 
     def go_live(self) -> None:
         """Ends the start-up of a replacement: from now on, calls go to the other ranks."""
@@ -239,6 +244,7 @@ class SwapGroup(dist.ProcessGroup):
         self._timeout: timedelta = options.timeout
         self._name: str | None = None
         self._inner: dist.ProcessGroup | None = None
+        self._inside: list[int] = []  # the members in it, if an island makes steps again (islands.py)
         self._sockets: set[tuple[int, str]] = set()
         self._waiting: weakref.WeakSet[Call] = weakref.WeakSet()
         # Inner groups of earlier generations with calls that had not ended when they were replaced.
@@ -249,16 +255,22 @@ class SwapGroup(dist.ProcessGroup):
 
     def describe(self) -> list[Any]:
         """Its name, and its ranks in the job, as plain values."""
-        return [str(self._id), self._members or list(range(self._size))]
+        return [str(self._id), self.members]
 
-    def connect(self, prefix: str, is_stale: Callable[[], bool] = lambda: False) -> None:
-        """Makes the inner group anew."""
+    @property
+    def members(self) -> list[int]:
+        """Its ranks in the job."""
+        return self._members or list(range(self._size))
+
+    def connect(self, prefix: str, is_stale: Callable[[], bool] = lambda: False, inside: Sequence[int] = ()) -> None:
+        """Makes the inner group anew; only of the members `inside`, if there are any."""
         self._let_go_of_inner()
+        self._inside = list(inside)
+        rank, size = (inside.index(self._rank), len(inside)) if inside else (self._rank, self._size)
         store = dist.PrefixStore(f"holdfast/{prefix}/{self._id}", shared.to_store(self._timeout))
         before = open_sockets()
         try:
-            self._inner = wait_for(lambda: make_inner(self._wanted, store, self._rank, self._size,
-                                                      self._timeout), is_stale)
+            self._inner = wait_for(lambda: make_inner(self._wanted, store, rank, size, self._timeout), is_stale)
         except UnavailableError:
             cut_sockets(open_sockets() - before)  # else the attempt waits for its timeout
             shared.cut()
@@ -316,17 +328,28 @@ class SwapGroup(dist.ProcessGroup):
         """The rank in the job of a member of the group."""
         return self._members[member] if self._members else member
 
+    def connect_island(self, prefix: str, island: Sequence[int], is_stale: Callable[[], bool]) -> None:
+        """Connects the members that are in an island, which makes steps again together."""
+        inside = [member for member in range(self._size) if self._rank_of(member) in island]
+        if len(inside) > 1:
+            self.connect(prefix, is_stale, inside)
+
+    def _is_inside(self, name: str, args: tuple[Any, ...]) -> bool:
+        """Whether only ranks of the island take part in a call."""
+        if self._size == 1 and self._inner is None:
+            self.connect(self._groups.prefix, inside=[0])
+        return args[1] in self._inside if name in ("send", "recv") else len(self._inside) == self._size
+
     def _answer(self, name: str, outputs: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """Completes a call of a process that acts alone."""
         log, key = self._groups.log, self._key(name, args)
-        is_step = key is not None and key[0] != START_UP
-        if is_step and self._size == 1:
-            if self._inner is None:
-                self.connect(self._groups.prefix)
+        if key is not None and key[0] != START_UP and self._is_inside(name, args):
+            if name in ("send", "recv"):
+                args = args[0], self._inside.index(args[1]), *args[2:]
             return self._call_inner(name, outputs, args, options)
         try:
             if name == "send":
-                if key is not None and log.keeps(key, self._size, is_sent=True):
+                if key is not None and log.keeps(key, self.members, is_sent=True):
                     log.keep(key, tensors_in(args[0]))  # others may need it, if they die next
             elif key is None:
                 raise RuntimeError(f"{name} is called outside of ck.run(), and nobody knows what the "
@@ -345,12 +368,12 @@ class SwapGroup(dist.ProcessGroup):
         call = self._call_inner(name, outputs, args, options)
         has_failed = isinstance(call, Done)
         if has_failed or key is None or (outputs is None and not is_sent) or not log.keeps(
-                key, self._size, is_sent=is_sent):
+                key, self.members, is_sent=is_sent):
             return call
         if is_sent:
             call.on_done = log.keep_beside(key, tensors_in(args[0]))
         else:
-            call.on_done = lambda: log.keep(key, tensors_in(outputs))
+            call.on_done = lambda: log.keep(key, tensors_in(outputs), self.members)
             if key[0] == START_UP and name not in _PAIRS:
                 call.wait()
         return call
@@ -387,17 +410,6 @@ class SwapGroup(dist.ProcessGroup):
 
     def _set_group_name(self, name: str) -> None:
         self._name = name
-
-
-def missing_group(told: dict[int, list[Any]]) -> str:
-    """The name of a group that not all its ranks have; "" if there is none.
-
-    `told` has what Groups.describe() says on each rank. To connect such a group would never end.
-    """
-    members = {name: ranks for groups in told.values() for name, ranks in groups}
-    has = {rank: {name for name, _ in groups} for rank, groups in told.items()}
-    return next((name for name, ranks in members.items()
-                 if any(name not in has[rank] for rank in ranks if rank in has)), "")
 
 
 def _forward(name: str, has_output: bool) -> Any:

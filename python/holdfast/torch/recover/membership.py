@@ -19,6 +19,7 @@ from holdfast.torch.recover.agreement import Agreement
 from holdfast.torch.recover.buddies import BuddyGate
 from holdfast.torch.recover.crash_points import reach
 from holdfast.torch.recover.group import Mode
+from holdfast.torch.recover.islands import island_of
 from holdfast.torch.recover.link import FewerWorkers
 from holdfast.torch.recover.loop_draws import LoopDraws
 from holdfast.torch.recover.meet import meet
@@ -84,6 +85,15 @@ class Membership:
         """All ranks have agreed that this is the newest durable step; None if there is none."""
         self.durable = step
         self.messages.agree(self._transport)
+        if self.gate is not None:
+            self.gate.keep_apart(self.messages.islands)
+
+    def commit_messages(self) -> None:
+        """This rank is committed to the update: what was agreed on at its gate counts."""
+        if self.messages.commit():
+            assert self.gate is not None
+            self.gate.keep_apart(self.messages.islands)
+            self.link.say("islands", of=[[self.link.members[rank] for rank in one] for one in self.messages.islands])
 
     def serve(self, saves: Saves, rejoin: Callable[[], None],
               leave: Callable[[int, str, int], None]) -> None:
@@ -195,15 +205,23 @@ class Membership:
         """
         try:
             step, after, runs = plan_replay(heard.messages(), self.durable, decided["target"])
+            self._check_island(set(heard.told), "lives")
         except LookupError as error:
             raise LookupError(f"{why}, and {error}") from None
         size = self._receive_log(heard, "messages", after, decided["target"])
+        kept = heard.replaying
+        self._check_island({one for one in range(self.link.world) if kept.get(one) != kept[self.link.rank]},
+                           "does not make the same steps again")
         peers.wait_for(self._transport, heard.replaying, "updates")
         _native.change_layout(self._transport, _native.Pieces([]), _native.Pieces([]), peers.PATIENCE)
         twin = peers.twin_of(self._state, heard.told)["trail"]
         own = load_durable(self._run, step, self._state, self._buckets) if self.durable is not None else {}
         self.link.say("reached", phase="loaded")
         reach("filled")
+        if len(island := self._island()) > 1:
+            generation = decided["generation"]
+            self.groups.connect_island(f"{self.link.incarnation}.{generation}", island,
+                                       lambda: self.link.is_stale(generation))
         self.trail.load(twin, [])
         self.trail.begin_behind(step)
         self.messages.take_over(step, after)
@@ -213,6 +231,14 @@ class Membership:
             self.records.load(heard.kept["record"])
             self.draws.take_over(own)
         return replay
+
+    def _island(self) -> list[int]:
+        return island_of(self.messages.islands, self.link.rank)
+
+    def _check_island(self, ranks: set[int], what: str) -> None:
+        """LookupError if one of these ranks is in the island of this one."""
+        if found := sorted(ranks.intersection(self._island())):
+            raise LookupError(f"rank {found[0]}, of the same island, {what}")
 
     def end_replay(self, replay: Replay) -> None:
         """The replacement has come to where the others are: it joins them, if it has the right bits."""

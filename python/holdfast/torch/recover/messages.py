@@ -12,11 +12,12 @@ updates behind it:
   3. They send it what was for it, and wait until it has come to where they are.
 
 All ranks choose the kind together, at the gate of the second update. Until then both are kept. With
-log="auto" it is the one with fewer bytes in an update; nothing is kept if another rank has every parameter, too,
-or if keeping costs too much of a step.
+log="auto" it is the one with fewer bytes in an update; nothing is kept if another rank has every parameter, too.
+At the gate that ends a trial (log_cost.py), all ranks keep nothing any more if that costs too much of a step.
 """
 
 import collections
+import dataclasses
 import hashlib
 import logging
 import time
@@ -30,6 +31,8 @@ from holdfast.options import Recover
 from holdfast.torch.loop.durable_steps import DurableSteps
 from holdfast.torch.recover.buddies import BuddyGate
 from holdfast.torch.recover.call_log import CallLog
+from holdfast.torch.recover.islands import Island, find_too_large, island_of, join_groups, plan_islands
+from holdfast.torch.recover.log_cost import MOST, LogCost, find_excess
 from holdfast.torch.recover.peers import Replaying, tell
 from holdfast.torch.recover.undo import check_replicas
 from holdfast.torch.recover.updates import Updates, durable_in, seal
@@ -39,11 +42,18 @@ _log = logging.getLogger("holdfast")
 
 _KINDS = ("updates", "messages")
 _CHOSEN_AT = 2  # the update at whose gate ranks choose a kind
-_TRIAL = 20  # steps after which the cost is looked at
-_MOST_COST, _LEAST_COST = 0.02, 0.001  # of a step; and seconds a step that are never too many
 _FULL = 0.8  # of the memory, from which on a save is asked for
 _FEWEST, _FEWEST_OF_AUTO = 4, 20  # updates for which the memory must have room: it asks for saves when it is full
 _STALL, _POLL = 5.0, 0.01  # seconds: the longest wait for room, and between two looks
+
+
+@dataclasses.dataclass
+class Choice:
+    """What all ranks keep from a gate on."""
+
+    kinds: Sequence[str]
+    why_not: dict[str, str]  # why a kind is not kept; "" if it is
+    islands: list[Island]  # of ranks that make steps again together
 
 
 class Messages:
@@ -53,20 +63,26 @@ class Messages:
         self._log, self._options, self._state = log, options, state
         self.updates = Updates(log, state)
         self._kinds: Sequence[str] = ()  # that are kept
+        self._world = state.world
         why = "log=None" if options.log is None else "nothing was agreed on yet"
         self._why_not = dict.fromkeys(_KINDS, why)  # why a kind is not kept; "" if it is
         self._is_decided = False  # whether anything is kept
-        self._chosen: tuple[Sequence[str], dict[str, str]] | None = None  # at the gate that is passed now
+        self._chosen: Choice | None = None  # at the gate that is passed now
+        self.islands: list[Island] = []  # of ranks that make steps again together
+        self._has_islands = False  # they were agreed on, even if there are none
+        self._unfit: dict[tuple[int, ...], str] = {}  # calls that others cannot answer, by the ranks of their group
         self._is_wished = False  # some rank has log="updates"
-        self._kept_since = 0.0  # when ranks have chosen
+        self._cost, self._is_judged = LogCost(log, self.updates), False  # and all ranks have looked at it
+        self._is_auto = False  # all ranks have log="auto"
         self._refused = ""  # what the user asked for, and is not possible
         self._update_of: dict[int, int] = {}  # the update after which each step was done
         self._names: dict[int, str] = {}  # under which ck.run() has made each update
         self._has_warned = False  # that the updates of this rank are not kept any more
         self._has_asked = False  # for a save, because the memory fills up
-        self._trial: tuple[int, float] | None = None  # steps so far, and when they began
+        self._has_stalled = False  # a step has waited for room in vain, and nothing was dropped since
         self.durable: DurableSteps | None = None  # what this rank knows of saves
-        log.on_unfit, log.make_room = self._on_unfit, self._make_room
+        self.steps_between_saves = 0  # 0 if that is not a fixed number
+        log.on_unfit, log.make_room, log.inside = self._on_unfit, self._make_room, frozenset()
         log.native.configure(options.memory_bytes, options.spill_folder)
 
     @property
@@ -78,6 +94,7 @@ class Messages:
         """Decides, on all ranks together, whether anything is kept. A replacement does as the others."""
         if transport is None:
             return
+        self._cost.restart()
         is_first = not self._is_decided
         names = self._names_of_parameters()
         told = tell(transport, {"log": self._options.log, "kept": None if is_first else self._kept(),
@@ -87,13 +104,15 @@ class Messages:
         logs = [one["log"] for one in told]
         if self._is_decided or None in logs:
             return
-        self._is_decided, self._is_wished = True, "updates" in logs
+        self._is_decided, self._is_wished, self._is_auto = True, "updates" in logs, set(logs) == {"auto"}
         known = [one["kept"] for one in told if one["kept"] is not None]
         if known:
-            return self._keep(*known[0])
+            kept = known[0]
+            self._is_judged, self._has_islands = kept["is judged"], kept["has islands"]
+            return self._keep(Choice(kept["kinds"], kept["why not"], kept["islands"]))
         copies = collections.Counter(box for one in told for box in set(one["boxes"]))
         if not (self._is_wished or "messages" in logs or 1 in copies.values()):
-            return self._keep((), dict.fromkeys(_KINDS, "all parameters are on several ranks"))
+            return self._keep(Choice((), dict.fromkeys(_KINDS, "all parameters are on several ranks"), []))
         twins = collections.Counter(one["names"] for one in told)
         why = ""
         if "messages" in logs:
@@ -101,14 +120,16 @@ class Messages:
         elif 1 in twins.values():
             why = "a rank has parameters that no other rank has a part of"
             self._warn_of_wish(why, ["messages"])
-        self._keep(("messages",) if why else _KINDS, {"updates": why, "messages": ""})
+        self._keep(Choice(("messages",) if why else _KINDS, {"updates": why, "messages": ""}, []))
 
-    def _keep(self, kinds: Sequence[str], why_not: Mapping[str, str]) -> None:
-        self._kinds, self._why_not = tuple(kinds), dict(why_not)
-        self._log.keeps_steps = "messages" in self._kinds
+    def _keep(self, chosen: Choice) -> None:
+        self._kinds, self._why_not, self.islands = tuple(chosen.kinds), dict(chosen.why_not), chosen.islands
+        self._log.keeps_steps = "messages" in self._kinds and not self._why_not["messages"]
+        self._log.inside = frozenset(island_of(self.islands, self._state.rank)) if self.islands else frozenset()
 
-    def _kept(self) -> tuple[list[str], dict[str, str]]:
-        return list(self._kinds), self._why_not
+    def _kept(self) -> dict[str, Any]:
+        return {"kinds": list(self._kinds), "why not": self._why_not, "is judged": self._is_judged,
+                "islands": self.islands, "has islands": self._has_islands}
 
     def _warn_of_wish(self, why: str, kinds: Sequence[str]) -> None:
         if self._is_wished and self._state.rank == 0:
@@ -161,21 +182,39 @@ class Messages:
 
     def pass_on(self, gate: BuddyGate, transport: _native.TcpTransport) -> None:
         """At the gate, before this rank is ready. All ranks call it together."""
-        if "updates" not in self._kinds:
+        if not self._kinds:
             return
         update = gate.committed + 1
+        if "updates" in self._kinds:
+            self._pass_on_update(gate, update)
+        if update >= _CHOSEN_AT and not self._has_islands:
+            self._choose(transport, self._find_islands(transport))
+        elif len(self._kinds) == 1 and self._cost.is_due and not self._is_judged:
+            self._judge(transport, self._kinds[0])
+
+    def _pass_on_update(self, gate: BuddyGate, update: int) -> None:
         full = self._log.native.bytes_in_memory + self.updates.size > self._options.memory_bytes
         if full and not self._options.spill_folder:
             self._make_room()
         began = time.perf_counter()
         self.updates.pass_on(gate, update)
         self.updates.seconds += time.perf_counter() - began
-        if len(self._kinds) > 1 and update >= _CHOSEN_AT:
-            self._choose(transport)
-        elif update == _CHOSEN_AT + _TRIAL:
-            self._choose_by_cost(transport)
 
-    def _choose(self, transport: _native.TcpTransport) -> None:
+    def _find_islands(self, transport: _native.TcpTransport) -> list[Island]:
+        """The islands by the calls of all ranks so far. Where there can be none, messages are not kept."""
+        told = tell(transport, {"groups": [list(group) for group in self._unfit], "calls": [*self._unfit.values()]})
+        islands = join_groups(group for one in told for group in one["groups"])
+        if not (why := find_too_large(islands, self._world)):
+            return islands
+        self._stop_for(f"{next(call for one in told for call in one['calls'])}: {why}")
+        self._check_not_refused()
+        return []
+
+    def _choose(self, transport: _native.TcpTransport, islands: list[Island]) -> None:
+        if len(self._kinds) == 1:
+            kinds = () if self._why_not["messages"] else self._kinds
+            self._chosen = Choice(kinds, self._why_not, islands)
+            return
         why = {"updates": self.updates.why_not or self._why_too_long(), "messages": self._why_not["messages"]}
         told = tell(transport, {"why not": why, "bytes": {"updates": self.updates.size, "messages": self._log.size}})
         why = {kind: next((one["why not"][kind] for one in told if one["why not"][kind]), "") for kind in _KINDS}
@@ -187,22 +226,27 @@ class Messages:
             why[kind] = f"{possible[0]} have fewer bytes"
         if self._is_wished and possible[:1] == ["updates"]:
             why["messages"] = 'log="updates"'
-        self._chosen = possible[:1], why
+        self._chosen = Choice(possible[:1], why, islands if possible[:1] == ["messages"] else [])
         if why["updates"]:
             self._warn_of_wish(why["updates"], possible)
 
-    def _choose_by_cost(self, transport: _native.TcpTransport) -> None:
-        """Ends the log of updates if it costs too much. The rank that comes last to gates waits least in it."""
-        took = (time.perf_counter() - self._kept_since) / _TRIAL
-        told = tell(transport, {"seconds": self.updates.seconds / _TRIAL, "step": took})
-        cost, took = min(one["seconds"] for one in told), max(one["step"] for one in told)
-        if self._is_wished or cost <= max(_LEAST_COST, _MOST_COST * took):
-            return
-        why = f"to keep updates takes {cost / took:.1%} of a step"
-        self._chosen = (), {**self._why_not, "updates": why}
-        if self._state.rank == 0:
-            _log.warning("%s: they are not kept any more, so that all ranks start again if one is lost; expected at "
-                         'most %.0f %%, or Recover(log="updates") to accept it', why, 100 * _MOST_COST)
+    def _judge(self, transport: _native.TcpTransport, kind: str) -> None:
+        """Ends the log on all ranks if it costs too much, or if a rank keeps none any more."""
+        room = 1 << 62 if self._options.spill_folder else int(_FULL * self._options.memory_bytes)
+        told = tell(transport, {**self._cost.measure(kind), "why not": self._why_not[kind], "room": room,
+                                "borders": self._log.borders, "bytes": self._log.size, "messages": self._log.messages})
+        why = next((one["why not"] for one in told if one["why not"]), "")
+        if excess := find_excess(told, kind) if self._is_auto and not why else "":
+            why = excess
+            if self._state.rank == 0:
+                _log.warning("%s: they are not kept any more, so that all ranks start again if one is lost; expected at "
+                             'most %.0f %%, or Recover(log="%s") to accept it', why, 100 * MOST, kind)
+        islands = self.islands
+        if kind == "messages" and not (why or islands) and (islands := plan_islands(told, self.steps_between_saves)):
+            if self._state.rank == 0:
+                _log.warning("memory= has no room for the messages of %d steps: if one of the ranks %s is lost, all of them "
+                             "make steps again together", self.steps_between_saves, " or ".join(map(str, islands)))
+        self._chosen = Choice(() if why else self._kinds, {**self._why_not, kind: why}, islands)
 
     def _why_too_long(self) -> str:
         most, size = self._options.memory_bytes, self.updates.size
@@ -211,11 +255,18 @@ class Messages:
             return ""
         return f"the gradients of {fewest} updates have {size * fewest} bytes, and memory= has room for {most}"
 
-    def commit(self) -> None:
-        """This rank is committed to the update: what was chosen at its gate counts."""
-        if self._chosen is not None:
-            self._keep(*self._chosen)
-            self._chosen, self._kept_since, self.updates.seconds = None, time.perf_counter(), 0.0
+    def commit(self) -> bool:
+        """This rank is committed to the update: what was chosen at its gate counts. True if there are other islands."""
+        before, chosen, self._chosen = self.islands, self._chosen, None
+        if chosen is not None:
+            self._is_judged, self._has_islands = self._has_islands, True
+            self._keep(chosen)
+            if not self._kinds:
+                self._log.native.drop_through(1 << 62)
+            if not self._is_judged:
+                self._cost.restart()
+        self._cost.note_gate()
+        return self.islands != before
 
     def end(self) -> None:
         """The run is over, or has failed."""
@@ -225,9 +276,12 @@ class Messages:
     def settle(self) -> None:
         """At the gate: all that was kept is in the log. ValueError if the user asked for what is impossible."""
         self._log.settle()
+        self._check_not_refused()
+
+    def _check_not_refused(self) -> None:
         if self._refused:
-            raise ValueError(f'recover: log="messages": {self._refused}; expected steps whose collective '
-                             'calls give all ranks at most 1 MiB, or log="auto"')
+            raise ValueError(f'recover: log="messages": {self._refused}; expected collective calls that give all '
+                             'ranks of a group at most 1 MiB, or groups of at most half of the ranks, or log="auto"')
 
     def stepped(self, step: int, update: int) -> None:
         """A step is done, after that update."""
@@ -236,9 +290,9 @@ class Messages:
 
     def look(self, job: _native.Job) -> None:
         """Behind a step: drops what a durable step has, and asks for another one if there is little room."""
+        self._cost.write_event(job)
         if not self.is_on:
             return
-        self._look_at_cost(job)
         self._drop_durable()
         if self._has_asked:
             return
@@ -263,50 +317,39 @@ class Messages:
         self._log.native.drop_through(update)
         self._update_of = {step: one for step, one in self._update_of.items() if one >= update}
         self._names = {one: name for one, name in self._names.items() if one > update}
-        self._has_asked = False
+        self._has_asked = self._has_stalled = False
         return True
 
     def _make_room(self) -> bool:
-        """A record does not fit: waits a while for a save that is under way. True if there is room then."""
-        until = time.monotonic() + _STALL
+        """A record does not fit: waits a while for a save that is under way. True if there is room then.
+
+        If that was in vain, the next records do not wait.
+        """
+        until = time.monotonic() + (0.0 if self._has_stalled else _STALL)
         while not self._drop_durable():
             if self.durable is None or not self.durable.has_pending or time.monotonic() > until:
+                self._has_stalled = True
                 return False
             time.sleep(_POLL)
         return True
 
-    def _look_at_cost(self, job: _native.Job) -> None:
-        """After some steps: tells what the log costs, and ends it if that is too much."""
-        if self._trial is None:
-            self._trial, self._log.seconds, self._log.waited = (0, time.perf_counter()), 0.0, 0.0
-            return
-        steps, began = self._trial
-        self._trial = steps + 1, began
-        if steps + 1 != _TRIAL:
-            return
-        took, cost = (time.perf_counter() - began) / _TRIAL, self._log.seconds / _TRIAL
-        job.messages_kept({"steps": _TRIAL, "seconds": cost, "step_seconds": took,
-                           "own_seconds": max(0.0, took - self._log.waited / _TRIAL),
-                           "borders": " ".join(f"{border} {size}" for border, size
-                                               in sorted(self._log.borders.items()))})
-        if self._options.log == "auto" and "messages" in self._kinds and cost > max(_LEAST_COST, _MOST_COST * took):
-            why = f"to keep messages takes {cost / took:.1%} of a step"
-            self._stop(why)
-            _log.warning("rank %d: %s: they are not kept any more, so that all ranks start again if this "
-                         "rank or a neighbour is lost; expected at most %.0f %%, or "
-                         'Recover(log="messages") to accept it', self._state.rank, why, 100 * _MOST_COST)
+    def _on_unfit(self, what: str, members: Sequence[int]) -> None:
+        """A step makes a call in a group of these ranks that others cannot answer."""
+        if not self._has_islands:
+            self._unfit.setdefault(tuple(members), f"a step calls {what}")
+        else:
+            self._stop_for(f"a step calls {what}, and did not in its first updates")
 
-    def _on_unfit(self, what: str) -> None:
+    def _stop_for(self, call: str) -> None:
         if self._options.log == "messages":
-            self._refused = what
+            self._refused = call
         elif "messages" in self._kinds:
-            self._stop(f"a step calls {what}")
+            self._stop(call)
 
     def _stop(self, why: str) -> None:
-        """Keeps no messages any more."""
+        """Keeps no messages any more. The other ranks hear of it at the gate that ends the trial."""
         self._why_not["messages"], self._log.keeps_steps = why, False
         if len(self._kinds) == 1:
-            self._kinds = ()
             self._log.native.drop_through(1 << 62)
 
     def seal(self, update: int) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from holdfast import Box, _native, intersect
 from holdfast.torch.loop.resume import missing_or_reshaped
 from holdfast.torch.recover.buddies import KeptRecord
 from holdfast.torch.recover.flat_copy import FlatCopy
-from holdfast.torch.recover.group import missing_group
 from holdfast.torch.recover.record_bytes import pack_record, unpack_record
 from holdfast.torch.recover.records import Records, start_of
 from holdfast.torch.recover.trail import Call, unpack_calls
@@ -95,7 +94,7 @@ class Heard:
 def hear(transport: _native.TcpTransport, state: TrainingState, rank: int, groups: list[Any]) -> Heard:
     """Hears what survivors have. This replacement has those process groups."""
     told = {other: one for other, one in enumerate(tell(transport, {})) if one}
-    if late := missing_group({rank: groups} | {one: told[one]["groups"] for one in told}):
+    if late := _missing_group({rank: groups} | {one: told[one]["groups"] for one in told}):
         raise LookupError(f"process group {late} was made after start-up, so that a replacement does "
                           "not have it; expected dist.new_group() before ck.resume()")
     if parted := sorted({name for one in told.values() for names in one["objects"]["parted"].values()
@@ -344,6 +343,17 @@ def _differing(records: Records, kept: KeptRecord, own_keys: set[str]) -> list[s
     ours = (records.values if kept.is_at_end else records.at_gate)["things"]
     theirs = unpack_record(kept.record)[0]["things"]
     return [key for key in theirs if key not in {*own_keys, "data"} and ours.get(key) != theirs[key]]
+
+
+def _missing_group(told: dict[int, list[Any]]) -> str:
+    """The name of a group that not all its ranks have; "" if there is none.
+
+    `told` has what Groups.describe() says on each rank. To connect such a group would never end.
+    """
+    members = {name: ranks for groups in told.values() for name, ranks in groups}
+    has = {rank: {name for name, _ in groups} for rank, groups in told.items()}
+    return next((name for name, ranks in members.items()
+                 if any(name not in has[rank] for rank in ranks if rank in has)), "")
 
 
 def twin_of(state: TrainingState, told: dict[int, Any]) -> Any:

@@ -1,6 +1,7 @@
 """How a Checkpointer makes steps under `holdfast launch`: they survive the death of a rank."""
 
 import functools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -31,9 +32,10 @@ class Recovery:
     is_active = True
 
     def __init__(self, side: WorkerSide, state: TrainingState, buckets: BucketOrders,
-                 scalers: list[Any], run: str, options: Recover) -> None:
+                 scalers: list[Any], run: str, options: Recover, steps_between_saves: int = 0) -> None:
         self._side, self._link, self._groups = side, side.link, side.groups
         self._membership = Membership(side, state, buckets, run, options)
+        self._membership.messages.steps_between_saves = steps_between_saves
         self._steps = (OpenSteps if options.undo else GatedSteps)(self._membership, state, buckets, scalers)
         self._all_at_end = False  # all ranks have come to the end of the training
         self._is_plain = False  # the launcher was told that a lost rank cannot be replaced
@@ -217,7 +219,7 @@ class Recovery:
 
 
 def recovery_for(wanted: bool | Recover | None, state: TrainingState, buckets: BucketOrders, scaler: Any,
-                 group: Any, run: str) -> Recovery | PlainSteps:
+                 group: Any, run: str, every: Any) -> Recovery | PlainSteps:
     """How a Checkpointer makes steps: with recovery under `holdfast launch`, if that is possible."""
     if not isinstance(wanted, bool | Recover | None):
         raise TypeError(f"recover={wanted!r}; expected True, False or holdfast.Recover(...)")
@@ -237,7 +239,8 @@ def recovery_for(wanted: bool | Recover | None, state: TrainingState, buckets: B
             warn(side, why, "one Checkpointer for all ranks and models, or recover=False to accept "
                  "this")
         return RestartedSteps(side, group, why if wanted is None else "recover=False")
-    return Recovery(side, state, buckets, scalers, run, options)
+    steps = re.fullmatch(r"(\d+) *steps?", every) if isinstance(every, str) else None
+    return Recovery(side, state, buckets, scalers, run, options, int(steps[1]) if steps else 0)
 
 
 def _why_not(side: WorkerSide | None, group: Any) -> str:

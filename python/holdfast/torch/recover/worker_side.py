@@ -68,6 +68,8 @@ class WorkerSide:
 
     def _on_failure(self, why: Exception) -> None:
         """A collective call has failed. Raises Interrupted if that ends the training here."""
+        if self.link.is_unfilled and self.link.hears_of_newer(self.link.born):
+            wait_for_end()  # another rank of the island died, and another process takes this one's place
         if not self.groups.may_repeat and self.link.hears_of_loss():
             raise Interrupted(
                 f"{why}; a rank died during a collective call outside of Checkpointer.run()"
