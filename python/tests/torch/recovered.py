@@ -46,6 +46,7 @@ from holdfast.torch.loop.saves import Saves
 from holdfast.torch.recover import crash_points
 from holdfast.torch.recover.buddies import BuddyGate
 from holdfast.torch.recover.call_log import CallLog
+from holdfast.torch.recover.group import SwapGroup
 from holdfast.torch.recover.messages import Messages
 from holdfast.torch.recover.step_start import StepStart
 from holdfast.torch.recover.updates import key_of
@@ -576,6 +577,7 @@ def main():
     crash_points.on_reach = here
     if how & {"flips a bit", "other entry"}:
         damage_entries()
+    note_calls()
     if how & {"keeps slowly", "loses a message", "other messages"}:
         damage_messages()
     if "masks" in how:
@@ -694,6 +696,18 @@ def damage_entries():
         serve(self, transport, replaying, *more)
 
     Messages.serve = serve_damaged
+
+
+def note_calls():
+    """Each live call of a step is a place to die at: "call 0", "call 1" and so on."""
+    call_live, seen = SwapGroup._call_live, [-1, 0]  # the step, and its calls so far
+
+    def call_noted(self, *given):
+        seen[:] = [step, seen[1] + 1 if seen[0] == step else 0]
+        here(f"call {seen[1]}")
+        return call_live(self, *given)
+
+    SwapGroup._call_live = call_noted
 
 
 def damage_messages():

@@ -1,8 +1,8 @@
 """Kills ranks of one job again and again, at random times: the job goes on, every bit is that of a
 job in which nobody died, and no process grows.
 
-HOLDFAST_RECOVERIES is the number of kills. The test is left out unless it is set; make test-all
-sets it to 200, which takes some minutes.
+HOLDFAST_RECOVERIES is the number of kills of replicas; half as many are those of pipeline stages. The test is left
+out unless it is set; make test-all sets it to 200, which takes some minutes.
 """
 
 import json
@@ -31,7 +31,7 @@ PATIENCE = 120.0  # seconds without a step after which the job has failed
 class Running:
     """A job of recovered.py that is under way."""
 
-    def __init__(self, run, steps):
+    def __init__(self, kind, run, steps):
         self.run, self.steps = run, steps
         self.pids = {}  # the process of each rank that made a step last
         self.newest = -1
@@ -39,7 +39,7 @@ class Running:
         self._at = [0] * RANKS
         self._said = open(f"{run}.said", "wb")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "holdfast.launch", "-n", str(RANKS), str(SCRIPT), "ddp", run,
+            [sys.executable, "-m", "holdfast.launch", "-n", str(RANKS), str(SCRIPT), kind, run,
              str(steps), ""], stdout=self._said, stderr=subprocess.STDOUT, start_new_session=True,
             env=os.environ | {"OMP_NUM_THREADS": "1"})
 
@@ -161,15 +161,16 @@ class Killer:
 
 
 @pytest.mark.skipif(not KILLS, reason="HOLDFAST_RECOVERIES is not set; takes minutes")
-def test_a_job_survives_many_kills(tmp_path):
+@pytest.mark.parametrize("kind, kills", [("ddp", KILLS), ("stages", KILLS // 2)])
+def test_a_job_survives_many_kills(tmp_path, kind, kills):
     print("seed", SEED)
-    steps = STEPS_OF_KILL * KILLS
-    whole, job = Running(str(tmp_path / "whole"), steps), None
+    steps = STEPS_OF_KILL * kills
+    whole, job = Running(kind, str(tmp_path / "whole"), steps), None
     try:
         assert whole.end() == 0, whole.said
-        job = Running(str(tmp_path / "run"), steps)
+        job = Running(kind, str(tmp_path / "run"), steps)
         killer = Killer(job, random.Random(SEED))
-        killer.run(KILLS)
+        killer.run(kills)
         code = job.end()
     finally:
         whole.close()
@@ -185,7 +186,8 @@ def test_a_job_survives_many_kills(tmp_path):
         assert ends[0] == ends[1], f"seed {SEED}: rank {rank} ends with other bits"
     assert "not exact" not in said
     # Only a rank that died together with the one that keeps its record needs a checkpoint.
-    assert said.count("start again from") <= 2 * (KILLS // SPARED_FOR + 1), said
+    assert said.count("start again from") <= 2 * (kills // SPARED_FOR + 1), said
+    assert kind == "ddp" or said.count(": messages, exact") >= kills // 2, said
     for pid, sizes in killer.sizes.items():
         check_flat(sizes, "the launcher" if pid == job.process.pid else f"a survivor ({pid})")
 

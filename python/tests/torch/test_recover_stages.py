@@ -126,6 +126,14 @@ def test_neighbours_that_die_together_start_all_ranks_again(tmp_path, whole):
 
 
 @LONG
+@pytest.mark.parametrize("rank", range(3))
+def test_each_stage_may_die_in_every_slot_of_the_schedule(tmp_path, whole, rank):
+    slots = 12 * (1 + (rank == 1)) + 1  # six micro-batches there and back over each border, and the norm
+    kills = [f"{rank}:{2 + slot}:call {slot}" for slot in range(slots)]
+    check(tmp_path, whole, kills, steps=slots + 5)
+
+
+@LONG
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 @pytest.mark.parametrize("how", [[], ["gpipe"], ["interleaved"], ["zero bubble"]], ids="-".join)
 def test_every_stage_may_die_at_every_point(tmp_path, whole, how, ranks):

@@ -10,6 +10,7 @@ from torch import nn
 
 import holdfast
 from holdfast.torch.loop.optimizer_hooks import hook_optimizer_steps
+from holdfast.torch.recover import messages
 from holdfast.torch.recover.call_log import CallLog
 from holdfast.torch.recover.messages import Messages
 from holdfast.torch.recover.updates import Updates, key_of, make_again, plan_updates
@@ -312,7 +313,7 @@ def test_updates_that_the_user_asked_for_are_kept_also_if_they_have_more_bytes(c
 
 def test_gradients_that_the_memory_has_no_room_for_are_not_kept(chosen, caplog):
     rank = chosen(log="updates", memory=3999)
-    rank.log.on_unfit("reduce_scatter in group 0, whose result only one rank gets")
+    rank.log.on_unfit("reduce_scatter in group 0, whose result only one rank gets", [0, 1])
     rank.pass_gates(2)
     assert rank.kinds() == [] and not rank.messages.is_on
     assert ('Recover(log="updates"): the gradients of 4 updates have 4000 bytes, and memory= has room for 3999: all '
@@ -357,6 +358,35 @@ def test_an_entry_without_room_leaves_a_hole_that_is_told(chosen):
     rank.pass_gates(1)
     with pytest.raises(LookupError, match="rank 1 has not kept all updates of rank 0 since step 4"):
         plan_updates({1: {**rank.messages.told(0), "update of": [(4, 5)], "whole after": 62}}, 4, 63, 0)
+
+
+@pytest.mark.parametrize("log, other, why", [
+    ("auto", {"seconds": 5.0}, "to keep messages takes"), ("messages", {"seconds": 5.0}, ""),
+    ("messages", {"why not": "a step calls reduce_scatter"}, "a step calls reduce_scatter"),
+])
+def test_if_one_rank_keeps_messages_no_more_none_does(chosen, log, other, why):
+    rank = chosen(log=log)
+    rank.pass_gates(21 if log == "auto" else 20, 500)
+    assert rank.kinds()[-1:] == ["messages"] and rank.log.keeps_steps
+    rank.ranks.other = other
+    rank.pass_gates(2, 500)
+    rank.ranks.other = {}
+    assert rank.log.keeps_steps == (not why) and rank.messages.told(0)["why not"]["messages"].startswith(why)
+
+
+def test_a_step_waits_once_for_room_while_a_save_is_under_way(chosen, monkeypatch):
+    class Pending:
+        has_pending, looks = True, 0
+
+        def newest(self):
+            self.looks += 1
+
+    monkeypatch.setattr(messages, "_STALL", 0.1)
+    rank = chosen(log="messages", memory=1000)
+    rank.messages.durable = pending = Pending()
+    rank.pass_gates(30, 500)
+    assert 30 < pending.looks < 60  # one for each record without room, and some while the first of them waits
+    assert rank.messages.told(0)["whole after"] == 30
 
 
 def test_where_one_rank_waits_for_another_that_is_no_cost(chosen):

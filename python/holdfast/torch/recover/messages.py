@@ -220,8 +220,9 @@ class Messages:
         why = {kind: next((one["why not"][kind] for one in told if one["why not"][kind]), "") for kind in _KINDS}
         sizes = {kind: sum(one["bytes"][kind] for one in told) for kind in _KINDS}
         possible = sorted((kind for kind in _KINDS if not why[kind]), key=lambda kind: sizes[kind])
-        if self._is_wished and "updates" in possible:
-            possible = ["updates"]
+        if (self._is_wished or islands) and "updates" in possible:
+            possible = ["updates"]  # of an island, a loss would end other ranks, too
+            why["messages"] = "several ranks would make steps again together"
         for kind in possible[1:]:
             why[kind] = f"{possible[0]} have fewer bytes"
         if self._is_wished and possible[:1] == ["updates"]:
@@ -241,7 +242,7 @@ class Messages:
             if self._state.rank == 0:
                 _log.warning("%s: they are not kept any more, so that all ranks start again if one is lost; expected at "
                              'most %.0f %%, or Recover(log="%s") to accept it', why, 100 * MOST, kind)
-        islands = self.islands
+        islands = [] if why else self.islands
         if kind == "messages" and not (why or islands) and (islands := plan_islands(told, self.steps_between_saves)):
             if self._state.rank == 0:
                 _log.warning("memory= has no room for the messages of %d steps: if one of the ranks %s is lost, all of them "
