@@ -130,7 +130,8 @@ class Recover:
 
     log     "messages": in each step, every rank keeps what it sends to others, such as the borders of
             pipeline stages, until a newer step is durable. A stage that dies is then made again alone,
-            behind the newest durable step, while the others wait (docs/recovery.md). "updates": before
+            or together with the other ranks that it is cut over, behind the newest durable step, while
+            the others wait (docs/recovery.md). "updates": before
             each update, every rank gives another one its local gradients. The replacement of a rank of
             FSDP2 or tensor parallelism makes the updates behind the newest durable step again, without
             computing. "auto": the kind with fewer bytes in a step, or nothing if other ranks have every

@@ -212,8 +212,10 @@ class Messages:
 
     def _choose(self, transport: _native.TcpTransport, islands: list[Island]) -> None:
         if len(self._kinds) == 1:
-            kinds = () if self._why_not["messages"] else self._kinds
-            self._chosen = Choice(kinds, self._why_not, islands)
+            why_not = self._why_not["messages"]
+            if why_not and self._state.rank == 0:
+                _log.warning("%s: nothing is kept, so that all ranks start again if one is lost", why_not)
+            self._chosen = Choice(() if why_not else self._kinds, self._why_not, islands)
             return
         why = {"updates": self.updates.why_not or self._why_too_long(), "messages": self._why_not["messages"]}
         told = tell(transport, {"why not": why, "bytes": {"updates": self.updates.size, "messages": self._log.size}})
