@@ -76,7 +76,8 @@ export HOLDFAST_PYTHON=$python
 launch() {
   local run=$1 comment=$2
   shift 2
-  printf '$ holdfast launch -n 3 train_gpt.py %s %s%s\n' "$run" "$*" "$comment"
+  local words="$*"
+  printf '$ holdfast launch -n 3 train_gpt.py %s %s%s\n' "$run" "${words/10 steps/\"10 steps\"}" "$comment"
   "$bin/holdfast" launch -n 3 unlucky.py "$root/examples/train_gpt.py" "$run" "$@" \
     --batch 12 >"$run.log" 2>&1 &
 }
