@@ -17,9 +17,8 @@ constexpr int64_t kAlignment = 64;
 Result<void> check_fits(const Model& model, const Parallel& parallel) {
   HOLDFAST_TRY(check(parallel));
   if (parallel.tp > 1 && !model.can_cut()) {
-    return invalid(
-        "{}: tp={}, but none of its tensors can be cut; expected tp=1", model.name,
-        parallel.tp);
+    return invalid("{}: tp={}, but none of its tensors can be cut; expected tp=1",
+                   model.name, parallel.tp);
   }
   if (model.experts == 0 && (parallel.ep > 1 || parallel.etp > 0)) {
     return invalid("{}: {}={}, but it has no experts", model.name,
@@ -84,7 +83,8 @@ class Assembly {
       : model_(model), parallel_(parallel), states_of_(states_of) {}
 
   Result<Collection> build(std::vector<Holder> devices,
-                           std::span<const uint32_t> device_of_position);
+                           std::span<const uint32_t> device_of_position,
+                           const CutProgress& progress);
 
  private:
   // A stage that a parameter is on, and the unit of ZeRO that it belongs to there.
@@ -276,14 +276,20 @@ void Assembly::add_pieces(size_t i, LayoutBuilder& builder) const {
 }
 
 Result<Collection> Assembly::build(std::vector<Holder> devices,
-                                   std::span<const uint32_t> device_of_position) {
+                                   std::span<const uint32_t> device_of_position,
+                                   const CutProgress& progress) {
   HOLDFAST_TRY(check_fits(model_, parallel_));
   device_of_ = HOLDFAST_TRY(devices_of(parallel_, devices, device_of_position));
   HOLDFAST_TRY(add_tensors());
   HOLDFAST_TRY(find_homes());
   add_units();
   LayoutBuilder builder(tensors_, std::move(devices));
-  for (size_t i = 0; i < model_.parameters.size(); ++i) add_pieces(i, builder);
+  for (size_t i = 0; i < model_.parameters.size(); ++i) {
+    if (progress) {
+      progress(static_cast<int64_t>(i), std::ssize(model_.parameters));
+    }
+    add_pieces(i, builder);
+  }
   Layout layout = HOLDFAST_TRY(std::move(builder).build());
   return Collection::create(std::move(tensors_), std::move(layout));
 }
@@ -344,9 +350,10 @@ Result<Collection> build_collection(const Model& model, const Parallel& parallel
 Result<Collection> build_collection_of(const Model& model, const Parallel& parallel,
                                        const StatesOf& states_of,
                                        std::vector<Holder> devices,
-                                       std::span<const uint32_t> device_of_position) {
+                                       std::span<const uint32_t> device_of_position,
+                                       const CutProgress& progress) {
   return Assembly(model, parallel, states_of)
-      .build(std::move(devices), device_of_position);
+      .build(std::move(devices), device_of_position, progress);
 }
 
 }  // namespace holdfast

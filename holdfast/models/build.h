@@ -43,8 +43,11 @@ Result<Collection> build_collection(const Model& model, const Parallel& parallel
 // The same for state that is known tensor by tensor. The function returns the parameter's
 // own tensor and then its optimizer state, all with the parameter's shape.
 using StatesOf = std::function<std::vector<Tensor>(size_t parameter)>;
+// Called before each parameter is cut, which takes long for very many positions.
+using CutProgress = std::function<void(int64_t done, int64_t total)>;
 Result<Collection> build_collection_of(
     const Model& model, const Parallel& parallel, const StatesOf& states_of,
-    std::vector<Holder> devices, std::span<const uint32_t> device_of_position = {});
+    std::vector<Holder> devices, std::span<const uint32_t> device_of_position = {},
+    const CutProgress& progress = {});
 
 }  // namespace holdfast

@@ -84,7 +84,8 @@ std::vector<Box> stored_boxes(const Box& box, const Shape& model, const Shape& s
 // The same layout for the tensors as they are stored.
 Result<Collection> as_stored(const Collection& cut,
                              std::span<const StoredTensor> stored,
-                             std::span<const Tensor> tensors) {
+                             std::span<const Tensor> tensors,
+                             const CutProgress& progress) {
   std::vector<Tensor> own;
   for (const StoredTensor& each : stored) own.push_back(tensors[each.tensor]);
   const Layout& layout = cut.layout();
@@ -92,6 +93,7 @@ Result<Collection> as_stored(const Collection& cut,
   LayoutBuilder builder(own, {holders.begin(), holders.end()});
   std::vector<int64_t> ends(holders.size());
   for (TensorId t = 0; t < own.size(); ++t) {
+    if (progress) progress(t, std::ssize(own));
     // The first file has at least the name of a tensor without elements.
     if (own[t].shape.elements() == 0) {
       builder.add(t, Box::whole(own[t].shape), 0, ends[0]);
@@ -244,7 +246,7 @@ Result<void> check_degrees(const RuledModel& ruled, const Parallel& parallel) {
 
 Result<Collection> cut_by_rules(const RuledModel& ruled,
                                 std::span<const Tensor> tensors,
-                                const Parallel& parallel) {
+                                const Parallel& parallel, const CutProgress& progress) {
   HOLDFAST_TRY(check(parallel));
   HOLDFAST_TRY(check_qkv(parallel));
   std::vector<StoredTensor> stored;
@@ -268,9 +270,15 @@ Result<Collection> cut_by_rules(const RuledModel& ruled,
   for (int64_t p = 0; p < parallel.positions(); ++p) {
     files.push_back({.name = fmt::format("position-{}", p), .kind = HolderKind::kFile});
   }
-  const Collection cut = HOLDFAST_TRY(
-      build_collection_of(ruled.model, parallel, states_of, std::move(files)));
-  return as_stored(cut, stored, tensors);
+  // The tensors are cut once as the model has them, and once as they are stored.
+  const auto half = [&](int64_t first) {
+    return [&progress, first](int64_t done, int64_t total) {
+      if (progress) progress(first * total + done, 2 * total);
+    };
+  };
+  const Collection cut = HOLDFAST_TRY(build_collection_of(
+      ruled.model, parallel, states_of, std::move(files), {}, half(0)));
+  return as_stored(cut, stored, tensors, half(1));
 }
 
 }  // namespace holdfast

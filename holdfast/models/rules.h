@@ -44,6 +44,7 @@
 #include <vector>
 
 #include "holdfast/base/json_value.h"
+#include "holdfast/models/build.h"
 #include "holdfast/models/model.h"
 #include "holdfast/models/parallel.h"
 #include "holdfast/state/collection.h"
@@ -57,7 +58,7 @@ struct Rule {
   std::string pattern{};
   Site site = Site::kLayer;  // kLayer for patterns with '#'
   Cut cut = Cut::kReplicated;
-  int axis = 0;       // for kAxis, of the stored tensor
+  int axis = 0;  // for kAxis, of the stored tensor
   bool transposed = false;
   int64_t parts = 1;  // how many components lie along the axis
   int64_t unit = 1;
@@ -167,6 +168,7 @@ Result<void> check_degrees(const RuledModel& ruled, const Parallel& parallel);
 // of a fused QKV anew, because rules leave them as they are stored.
 Result<Collection> cut_by_rules(const RuledModel& ruled,
                                 std::span<const Tensor> tensors,
-                                const Parallel& parallel);
+                                const Parallel& parallel,
+                                const CutProgress& progress = {});
 
 }  // namespace holdfast

@@ -180,7 +180,10 @@ TEST_F(PlannedReshard, CopiesInAFolderOfMegatronAreMovesOfThePlan) {
   write_megatron("/megatron.safetensors");
   ReshardOptions wanted = options("tp=2,pp=2");
   wanted.format = "megatron";
+  int64_t planned = 0;
+  wanted.planning = [&](int64_t done, int64_t) { planned = done; };
   const ReshardPlan plan = counted_plan("/megatron.safetensors", wanted);
+  EXPECT_EQ(planned, 100);
   const int64_t source = plan.contents->collection.bytes();
   const int64_t norms = 5 * 32, embedding = 1024 * 32;
   EXPECT_EQ(plan.figures.moved_bound, source);

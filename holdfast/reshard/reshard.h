@@ -39,13 +39,13 @@ inline constexpr std::string_view kNativeFormat = "native";
 inline constexpr std::string_view kDcpFormat = "dcp";
 
 struct ReshardOptions {
-  std::string to{};      // a configuration such as "tp=2,pp=4", or "whole"
-  std::string rules{};   // as choose_rules() takes it, or the path of a JSON file
-  std::string format{};  // if empty, that of the source, if it can hold what is asked
+  std::string to{};        // a configuration such as "tp=2,pp=4", or "whole"
+  std::string rules{};     // as choose_rules() takes it, or the path of a JSON file
+  std::string format{};    // if empty, that of the source, if it can hold what is asked
   int64_t vocabulary = 0;  // as in MegatronOptions
   int threads = 0;  // how many files are written at once; 0: as the machine has cores
   Reading reading{};
-  // Told how many parts of the plan are made, which takes long for very many positions.
+  // Told how many hundredths of the plan are made, which takes long for very many positions.
   Progress planning{};
   std::optional<Identity> identity{};  // of this process; if not set, from /proc
 };
@@ -94,7 +94,7 @@ Result<ReshardPlan> plan_reshard(Env& env, const Path& from,
 
 struct Resharded {
   int64_t files = 0;
-  int64_t kept = 0;   // files that an earlier, interrupted call had finished
+  int64_t kept = 0;  // files that an earlier, interrupted call had finished
   // The bytes that this call has moved to the files that it has written: those of the
   // plan's moves, without those to the files kept.
   int64_t moved = 0;

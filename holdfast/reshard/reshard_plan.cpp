@@ -2,9 +2,9 @@
 #include <tuple>
 
 #include "holdfast/base/json.h"
-#include "holdfast/reshard/reshard.h"
 #include "holdfast/formats/format.h"
 #include "holdfast/plan/writer_assignment.h"
+#include "holdfast/reshard/reshard.h"
 
 namespace holdfast {
 namespace {
@@ -76,7 +76,8 @@ Result<void> check_row_order(const Object& objects) {
   const double version = megatron_version(objects).value_or(2.0);
   if (version >= 2.0) return {};
   return unsupported(
-      "checkpoint_version: is {}, in which the rows of query_key_value are not ordered by "
+      "checkpoint_version: is {}, in which the rows of query_key_value are not ordered "
+      "by "
       "head; expected 2 or newer, or the folder that Megatron has saved",
       version);
 }
@@ -154,13 +155,12 @@ Result<void> open_source(Env& env, const Path& path, const std::string& rules,
   return plan.contents->collection.check_covered().within(plan.from.path.native());
 }
 
-// How many parts of the planning are told apart: the source is opened, its tensors are
-// cut, the files are assigned, the reads are planned. With very many positions each of
-// them takes long.
-constexpr int64_t kPlanningParts = 4;
+// How far the planning is, in hundredths, when one of its parts is done. With very many
+// positions nearly all of the time goes into the cut.
+constexpr int64_t kOpened = 1, kCut = 96, kAssigned = 98, kPlanned = 100;
 
-void tell_planned(const ReshardOptions& options, int64_t parts) {
-  if (options.planning) options.planning(parts, kPlanningParts);
+void tell_planned(const ReshardOptions& options, int64_t hundredths) {
+  if (options.planning) options.planning(hundredths, kPlanned);
 }
 
 Result<Collection> cut_target(Env& env, const ReshardOptions& options,
@@ -174,19 +174,21 @@ Result<Collection> cut_target(Env& env, const ReshardOptions& options,
         check_row_order(plan.contents->objects).within(plan.from.path.native()));
     HOLDFAST_TRY(check_megatron_heads(plan.contents->objects, plan.parallel.tp));
   }
+  const auto tell_cut = [&](int64_t done, int64_t total) {
+    tell_planned(options, kOpened + (kCut - kOpened) * done / total);
+  };
   const Collection cut =
-      HOLDFAST_TRY(cut_by_rules(ruled, source.tensors(), plan.parallel));
-  tell_planned(options, 2);
+      HOLDFAST_TRY(cut_by_rules(ruled, source.tensors(), plan.parallel, tell_cut));
+  tell_planned(options, kCut);
   return assign_writers(cut, Topology::uniform(1));
 }
 
 // Plans the moves that fill these files. Their order is that in which PlannedReads looks
 // for them; any order can be carried out, because all moves read from the source.
 Result<void> plan_moves(std::shared_ptr<const Collection> filled, ReshardPlan& plan) {
-  Plan made =
-      HOLDFAST_TRY(holdfast::plan(plan.contents->collection, *filled,
-                                  Topology::uniform(1),
-                                  {.forwarding = false, .new_holders = true}));
+  Plan made = HOLDFAST_TRY(holdfast::plan(plan.contents->collection, *filled,
+                                          Topology::uniform(1),
+                                          {.forwarding = false, .new_holders = true}));
   std::ranges::sort(made.moves, [](const Move& a, const Move& b) {
     return std::tie(a.tensor, a.to_holder, a.box) <
            std::tie(b.tensor, b.to_holder, b.box);
@@ -214,7 +216,8 @@ Result<void> plan_megatron_target(Env& env, const ReshardOptions& options,
                                   ReshardPlan& plan) {
   if (!is_megatron_objects(plan.contents->objects)) {
     return unsupported(
-        "format megatron: {} has no objects of Megatron; expected a checkpoint of Megatron, "
+        "format megatron: {} has no objects of Megatron; expected a checkpoint of "
+        "Megatron, "
         "or one that was cut from it",
         plan.from.path.native());
   }
@@ -222,8 +225,8 @@ Result<void> plan_megatron_target(Env& env, const ReshardOptions& options,
     plan.rule_set = with_gates(HOLDFAST_TRY(megatron_rules(env, options.rules)),
                                plan.contents->objects);
   }
-  const RuledModel ruled = HOLDFAST_TRY(
-      apply_rules(plan.rule_set, plan.contents->collection.tensors()));
+  const RuledModel ruled =
+      HOLDFAST_TRY(apply_rules(plan.rule_set, plan.contents->collection.tensors()));
   HOLDFAST_TRY(check_degrees(ruled, plan.parallel));
   HOLDFAST_TRY(check_row_order(plan.contents->objects));
   plan.rules = ruled.rules;
@@ -231,6 +234,7 @@ Result<void> plan_megatron_target(Env& env, const ReshardOptions& options,
   plan.megatron_target = std::make_shared<const MegatronTarget>(
       HOLDFAST_TRY(MegatronTarget::create(plan.contents, plan.rule_set, plan.parallel,
                                           {.vocabulary = options.vocabulary})));
+  tell_planned(options, kCut);
   plan.notes.insert(plan.notes.end(), plan.megatron_target->notes().begin(),
                     plan.megatron_target->notes().end());
   plan.files = std::make_shared<const Collection>(
@@ -251,22 +255,24 @@ Result<ReshardPlan> plan_reshard(Env& env, const Path& from,
   plan.whole = options.to == "whole";
   tell_planned(options, 0);
   HOLDFAST_TRY(open_source(env, from, options.rules, plan));
-  tell_planned(options, 1);
+  tell_planned(options, kOpened);
   plan.format = HOLDFAST_TRY(choose_format(plan, options.format));
   if (plan.format == kMegatronFormat) {
     HOLDFAST_TRY(plan_megatron_target(env, options, plan));
+    tell_planned(options, kPlanned);
     return plan;
   }
   if (options.vocabulary != 0) {
-    return invalid("--vocabulary {}: is for targets of Megatron, and this one is {}; expected "
-                   "--format megatron, or no --vocabulary",
-                   options.vocabulary, plan.format);
+    return invalid(
+        "--vocabulary {}: is for targets of Megatron, and this one is {}; expected "
+        "--format megatron, or no --vocabulary",
+        options.vocabulary, plan.format);
   }
-  plan.files = std::make_shared<const Collection>(
-      HOLDFAST_TRY(cut_target(env, options, plan)));
-  tell_planned(options, 3);
+  plan.files =
+      std::make_shared<const Collection>(HOLDFAST_TRY(cut_target(env, options, plan)));
+  tell_planned(options, kAssigned);
   HOLDFAST_TRY(plan_moves(plan.files, plan));
-  tell_planned(options, kPlanningParts);
+  tell_planned(options, kPlanned);
   return plan;
 }
 

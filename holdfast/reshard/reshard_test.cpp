@@ -77,16 +77,19 @@ TEST_F(Reshard, EveryByteIsReadOnce) {
   EXPECT_EQ(plan.rules, "hf-gpt2");
 }
 
-// With very many positions the plan takes long.
+// With very many positions the plan takes long, above all the cut of each tensor.
 TEST_F(Reshard, PlanningTellsHowFarItIs) {
-  std::vector<int64_t> parts;
+  std::vector<int64_t> told;
   ReshardOptions many = options("dp=300");
   many.planning = [&](int64_t done, int64_t total) {
-    EXPECT_EQ(total, 4);
-    parts.push_back(done);
+    EXPECT_EQ(total, 100);
+    told.push_back(done);
   };
   EXPECT_EQ(plan_reshard(env_, "/gpt2.safetensors", many).value().target_files(), 300);
-  EXPECT_THAT(parts, ElementsAre(0, 1, 2, 3, 4));
+  EXPECT_TRUE(std::ranges::is_sorted(told));
+  EXPECT_EQ(told.front(), 0);
+  EXPECT_EQ(told.back(), 100);
+  EXPECT_GT(told.size(), small_gpt2().size());
 }
 
 TEST_F(Reshard, AFolderOfDcpHasAFileForEachPosition) {
