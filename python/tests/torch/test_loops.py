@@ -576,22 +576,34 @@ def test_a_sampler_may_shuffle_with_any_generator(tmp_path):
     check_stops(tmp_path, lambda: DataLoader(Numbers(), 2, sampler=Shuffled()), in_epochs)
 
 
-@pytest.mark.parametrize("name", ["epoch", "epoch_idx", "number"])
-def test_epochs_that_a_function_counts_from_0_after_a_resume_are_named(tmp_path, caplog, name):
+OVER = "for {} in range(first, 3):"
+
+
+@pytest.mark.parametrize(("around", "is_in_file", "is_told"), [
+    (OVER.format("epoch"), False, True),
+    (OVER.format("epoch_idx"), False, True),
+    (OVER.format("number"), True, True),  # the loop right around that over the loader
+    (OVER.format("number"), False, False),  # without its source, only a name tells
+    ("for trial in range(first, 3):\n        while True:", True, False),
+])
+def test_epochs_that_a_function_counts_from_0_after_a_resume_are_named(tmp_path, caplog, around, is_in_file,
+                                                                       is_told):
     """The variable is a function's, and looking at it keeps nothing alive that the function holds."""
     source = f"""
 def train(ck, loader, made, first):
     step, held = ck.resume(), made()
-    for {name} in range(first, 3):
-        for batch in loader:
-            ck.step(step)
-            step += 1
-            held = None
-            if step in (6, 9):
-                return
+    {around}
+            for batch in loader:
+                ck.step(step)
+                step += 1
+                held = None
+                if step in (6, 9):
+                    return
 """
     scope = {}
-    exec(source, scope)
+    if is_in_file:
+        (tmp_path / "trained.py").write_text(source)
+    exec(compile(source, str(tmp_path / "trained.py"), "exec"), scope)
 
     class Held:
         pass
@@ -605,10 +617,10 @@ def train(ck, loader, made, first):
 
     for first in (0, 0):
         loader = torch.utils.data.DataLoader(Numbers(4))
-        ck = holdfast.Checkpointer(tmp_path, model=nn.Linear(1, 1), data=loader, every="1 steps",
+        ck = holdfast.Checkpointer(tmp_path / "run", model=nn.Linear(1, 1), data=loader, every="1 steps",
                                    writing=holdfast.Writing(space_reserve=0))
         scope["train"](ck, loader, made, first)
         ck.close()
         assert not alive
     said = [one for one in caplog.messages if "after a resume in epoch 1" in one]
-    assert bool(said) == (name != "number"), caplog.messages
+    assert bool(said) == is_told, caplog.messages

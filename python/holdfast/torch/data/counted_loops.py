@@ -2,11 +2,11 @@
 
 import ast
 import itertools
-import linecache
 from collections.abc import Iterator
 from types import FrameType
 
 from holdfast.torch.data.passes import Pass, holders_of
+from holdfast.torch.values.program_loops import loops_around
 from holdfast.torch.values.program_values import program_frames
 
 
@@ -30,12 +30,8 @@ _RANGE = type(iter(range(0)))
 
 def _break_in(frame: FrameType) -> str:
     """The `if` that leaves the `for` over enumerate() that this frame is at; "" if there is none."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(frame.f_code.co_filename, frame.f_globals)))
-    except (SyntaxError, ValueError, RecursionError):  # nothing is seen
-        return ""
-    for loop in ast.walk(tree):
-        if not (isinstance(loop, ast.For) and loop.lineno <= frame.f_lineno < loop.body[0].lineno):
+    for loop in loops_around(frame):
+        if not isinstance(loop, ast.For) or frame.f_lineno >= loop.body[0].lineno:  # not at its head
             continue
         count = loop.target.elts[0] if isinstance(loop.target, ast.Tuple) else None
         if isinstance(count, ast.Name) and _calls_enumerate(loop.iter):

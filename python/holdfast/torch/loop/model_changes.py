@@ -126,7 +126,8 @@ class ModelChanges:
         texts = self._loaders.tell(is_plain=is_plain)
         if is_plain and self._calls == _BEGIN:
             self._tensors.begin()
-        if self._calls == 1 and is_plain and (text := begins_again(self._resumed_in)):
+        if self._calls == 1 and is_plain and (text := begins_again(self._resumed_in,
+                                                                              self._state.data.first)):
             self._epochs["epoch"] = text
             texts.append(text)
         if self._calls <= _FIRST:
