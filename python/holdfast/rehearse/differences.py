@@ -193,5 +193,6 @@ def _kind(one: Difference) -> str:
     if one.what == "value" and len(one.undisturbed) <= 40 and len(one.disturbed) <= 40:
         return f"{one.undisturbed} / {one.disturbed}"
     if one.what == "found":
-        return f"{one.undisturbed.partition(' ')[0]}, not saved"
+        there = one.disturbed if one.undisturbed == "missing" else one.undisturbed
+        return f"{there.rpartition(' ')[0]}, not saved"  # without the digest
     return "its state" if one.what == "generator" else one.what

@@ -34,6 +34,10 @@ LONG = {
 NAMES = sorted(path.stem for path in idiom.FOLDER.glob("*.py"))
 
 
+def test_at_least_40_ways_to_write_a_training_are_exact_without_a_word():
+    assert sum(idiom.expectation(name)[1] == "exact" for name in NAMES) >= 40
+
+
 def _marked(name):
     skipped = name in LONG and not os.environ.get("HOLDFAST_LONG")
     return pytest.param(name, marks=pytest.mark.skipif(skipped, reason="needs HOLDFAST_LONG=1"))

@@ -109,6 +109,16 @@ def test_what_strict_false_drops_is_said_by_name_in_the_warning_and_the_report(t
     assert len(said) == 1 and "1 tensors that were saved are left out" in said[0]
 
 
+def test_the_step_that_alone_has_what_strict_false_drops_is_never_removed(tmp_path):
+    with_adapter(tmp_path / "run")
+    toy = Toy()
+    with toy.checkpointer(tmp_path / "run", strict=False, keep=1, every="1 steps") as ck:
+        toy.train(ck, range(ck.resume(), 8))
+    steps = [one["step"] for one in holdfast.ls(tmp_path / "run")["runs"][0]["steps"]]
+    assert sorted(steps) == [1, 7]
+    assert "model.lora" in list(holdfast.open(tmp_path / "run" / "step-00000001"))
+
+
 def test_a_parameter_that_is_transposed_in_its_place_is_saved_as_it_is_and_told_at_a_resume(tmp_path):
     toy = Toy(nn.Linear(3, 3))
     with toy.checkpointer(tmp_path / "run") as ck:

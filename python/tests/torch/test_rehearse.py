@@ -12,6 +12,7 @@ import torch
 from rehearsed import rehearse
 
 import holdfast
+from holdfast.rehearse.plan import VARIABLE, places
 from holdfast.torch.loop.rehearsal import _Seen
 
 LONG = os.environ.get("HOLDFAST_LONG") == "1"
@@ -66,6 +67,36 @@ def test_an_exact_script_is_exact_also_at_the_end_of_an_epoch(tmp_path):
     assert [(one["saved"], one["compared_to"]) for one in found.json["kills"]] == [(3, 6), (5, 9)]
     assert found.json["not_rehearsed"] == ["a validation", "workers of a loader"]
     assert not Path(tmp_path, "script.py.end").exists()  # the end of the script was not reached
+
+
+def test_what_was_met_is_not_listed_and_what_was_not_has_the_steps_that_reach_it(tmp_path):
+    text = script(tmp_path).replace("shuffle=True)", "shuffle=True, num_workers=1)").replace(
+        "        step += 1\n", """        step += 1
+        model.eval()
+        with torch.no_grad():
+            model(x)
+        model.train()
+""")
+    met = rehearse(text, tmp_path)
+    assert met.code == 0 and met.json["not_rehearsed"] == [] and "not rehearsed" not in met.text, met.text
+    said = {}
+    for steps in (5, 9):
+        folder = tmp_path / f"of-{steps}"
+        folder.mkdir()
+        said[steps] = rehearse(script(folder), folder, steps=steps).text
+    assert "not rehearsed: an epoch's end (--steps 9 reaches one), a validation" in said[5]
+    assert "not rehearsed: a validation" in said[9]
+
+
+def test_the_help_says_that_other_files_are_written():
+    shown = " ".join(holdfast_rehearse("--help").stdout.split())
+    assert "their own runs and tiers are not touched. All other files that the command writes are written" in shown
+
+
+def test_a_run_is_in_a_rehearsal_without_tiers_and_without_a_handover(monkeypatch, tmp_path):
+    assert places("/runs/gpt", ["/tier"], True) == ("/runs/gpt", ["/tier"], True)
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    assert places("/runs/gpt", ["/tier"], True) == (str(tmp_path / "runs" / "runs_gpt"), (), False)
 
 
 def test_the_run_of_the_script_and_its_tiers_stay_as_they_are(tmp_path):

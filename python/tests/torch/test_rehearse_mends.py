@@ -93,7 +93,7 @@ def test_a_wrong_place_of_step_is_found_also_if_nobody_warns(tmp_path, name):
 def test_a_generator_that_is_not_saved_is_named_with_what_to_write(tmp_path):
     found = rehearse_idiom("generator_of_script", tmp_path, NO_SEARCH, steps=12)
     assert found.json["cause"]["name"] == "__main__.rng"
-    assert "<- __main__.rng (Generator, not saved)" in found.text
+    assert "<- __main__.rng (numpy Generator, not saved)" in found.text
     assert 'Checkpointer(..., objects={"rng": rng})' in found.text
 
 

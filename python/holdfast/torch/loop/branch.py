@@ -48,7 +48,7 @@ class Start:
         if step is not None and initial is not None:
             raise ValueError(f"step={step} and initial={initial!r}; expected one of them")
         step = None if step is None else whole_number(step)
-        self._run = run
+        self.run = run
         self._state = state
         self._asked = step
         self._initial = "" if initial is None else absolute_path(initial)
@@ -63,7 +63,7 @@ class Start:
             if (left := self._left_objects()) is not None:
                 newest = Branch.of(left)
             elif self._state.rank == 0:
-                newest = Branch.of(open(self._run).objects)
+                newest = Branch.of(open(self.run).objects)
         except Error:  # there is none that is whole: restoring the step says what is wrong
             newest = None
         return any(one is not None and step in one.steps
@@ -83,17 +83,17 @@ class Start:
     def begin(self, *, strict: bool) -> None:
         """Begins a run that has no checkpoint."""
         if not self._initial:
-            self.sentence = f"{self._run}: no checkpoint yet, begins with step 0"
+            self.sentence = f"{self.run}: no checkpoint yet, begins with step 0"
             return
         self._state.load_weights(self._initial, strict=strict)
         self._state.branch = Branch(self._initial).to_save()
-        self.sentence = (f"{self._run}: no checkpoint yet, begins with the weights of "
+        self.sentence = (f"{self.run}: no checkpoint yet, begins with the weights of "
                          f"{self._initial}")
 
     def resumed(self, step: int, objects: Any) -> None:
         """Notes that a checkpoint is restored."""
         branch = Branch.of(objects)
-        text = f"{self._run}: resumed after step {step}{self._state.data.position_text()}"
+        text = f"{self.run}: resumed after step {step}{self._state.data.position_text()}"
         if self.step is not None:
             branch.steps.append(self.step)
             text += ", as asked; newer steps are not used"

@@ -347,8 +347,13 @@ def _unsaved_generators(state: Any) -> dict[str, str]:
             found |= search.find(getattr(source, part), f"{name}.{part}")
     for path, one in generators_of_program().items():
         found |= search.find(one, path)
-    return {path: f"{type(one).__name__} {digest_text(repr(generators.capture_one(path, one)))}"
+    return {path: f"{_kind_of(one)} {digest_text(repr(generators.capture_one(path, one)))}"
             for path, one in found.items()}
+
+
+def _kind_of(generator: Any) -> str:
+    """The class of a generator, with the library that it is of: both NumPy and torch have a Generator."""
+    return f"{type(generator).__module__.partition('.')[0]} {type(generator).__name__}".removeprefix("random ")
 
 
 def _unsaved_by(checkpointer: Any) -> list[str]:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 from holdfast import _native
@@ -55,6 +56,8 @@ class Resume:
             start.begin(strict=self._strict)
             saves.attach()
             return None
+        if self.report.dropped and self._state.rank == 0:
+            _keep(Path(start.run, self._tried[-1].folder.name))
         saves.resumed(restored.objects)
         start.resumed(restored.step, restored.objects)
         return restored
@@ -137,6 +140,19 @@ class Resume:
         for line in inexact:
             if self._what == "resume" or self._state.rank == 0:
                 _log.warning("%s: %s", self._what, line)
+
+
+def _keep(folder: Path) -> None:
+    """Pins a step that has trained tensors which this training leaves out: no later step has them."""
+    pin = folder.with_name(f"{folder.name}.pin")
+    try:
+        if folder.is_dir() and not pin.exists():
+            pin.touch()
+            _log.warning("resume: %s is pinned, so that what was left out stays there; `holdfast unpin` ends that",
+                         folder)
+    except OSError as error:
+        _log.warning("resume: %s could not be pinned (%s); expected `holdfast pin`, or what was left out goes "
+                     "with the step", folder, error)
 
 
 def compare_with_checkpoint(state: TrainingState, found: _native.SavedStep) -> Report:

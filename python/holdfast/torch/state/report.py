@@ -27,18 +27,18 @@ class Report:
     def refusal(self) -> str:
         """The report as the text of an error, with advice if strict=False would help."""
         build = "a model that has it (holdfast.open lists what was saved), or "
-        way_out = (f"; expected {build if self._dropped else ''}"
+        way_out = (f"; expected {build if self.dropped else ''}"
                    "resuming=holdfast.Resuming(strict=False), which leaves that out")
         return f"{self}{'' if self.reshaped else way_out}"
 
     @property
     def warning(self) -> str:
         """The report as the text of a warning, which says what becomes of trained tensors."""
-        lost = f"{self._dropped} tensors that were saved are left out, and no later checkpoint has them"
-        return f"{self}{f': {lost}' if self._dropped else ''}"
+        lost = f"{self.dropped} tensors that were saved are left out, and no later checkpoint has them"
+        return f"{self}{f': {lost}' if self.dropped else ''}"
 
     @property
-    def _dropped(self) -> int:
+    def dropped(self) -> int:
         """How many tensors of the checkpoint the model does not have."""
         return sum(name.startswith("model.") and " " not in name for name in self.unexpected)
 
