@@ -175,6 +175,16 @@ def test_steps_that_begin_to_keep_gradients_are_noticed(tmp_path, whole, kind):
     ran.check_restart(whole(kind, 10, how), "gradients of earlier steps")
 
 
+@LONG
+@pytest.mark.parametrize("first", ["drops first", "zeroes first"])
+def test_steps_that_no_longer_drop_gradients_at_their_beginning_are_noticed(tmp_path, whole, first):
+    how = [first, "keeps gradients late"]  # step 5 is the first that adds to some
+    Ran("ddp", tmp_path / "known", 10, ["1:8:after backward"], how).check(whole("ddp", 10, how))
+    for point in ("forward", "after backward"):
+        ran = Ran("ddp", tmp_path / point.replace(" ", "-"), 10, [f"1:5:{point}"], how)
+        ran.check_restart(whole("ddp", 10, how), "gradients of earlier steps")
+
+
 def test_an_average_of_a_stage_is_compared_with_those_of_the_same_stage(tmp_path):
     ran = Ran("pipeline", tmp_path / "run", 10, ["0:5:forward", "3:7:after step"], ["average first"])
     assert ran.code == 0 and ran.killed == set(ran.kills), ran.said

@@ -4,8 +4,14 @@ Most trainings drop them before they make others, by zero_grad() at the beginnin
 and need no copy. Some keep them, and add to them. So when a step begins with gradients, some of
 the parameters tell, by a hook in the backward pass, whether theirs are still there. They are asked again
 if a gradient is the same tensor at the gate of a later step as at its beginning, and was written to.
+
+A training that drops them in its steps may begin to keep them. Where that could not be seen otherwise, hooks tell
+whether anything has written to old gradients before new ones come: in all steps if they are zeroed in place, and in
+a step that is made again, because it may be the first that keeps them. Survivors have them then, a replacement not.
 """
 
+import functools
+import itertools
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -36,6 +42,7 @@ class KeptGradients:
         self._begun_with: list[tuple[torch.Tensor, torch.Tensor, tuple[int, int]]] = []
         self._zeroes = False  # gradients are the same tensors in all steps, and steps make them zero
         self._is_answered = False
+        self._is_in_doubt = False  # the step is made again with the gradients that it has begun with
         self._hooks: list[Any] = []
         self._copies: list[torch.Tensor | None] = []
 
@@ -46,33 +53,45 @@ class KeptGradients:
     def keep(self) -> None:
         """Copies the gradients, if steps add to them or it is not known yet."""
         self._parameters = self._parameters or list(self._find_parameters().values())
-        if not (self._is_answered or self._known["are kept"]):
+        with_gradients = (one for one in self._parameters if one.grad is not None)
+        self._begun_with = [(one, one.grad, _versions(one.grad))
+                            for one in itertools.islice(with_gradients, _ASKED)]
+        if self._zeroes or self._is_in_doubt:
+            self._watch()
+        elif not (self._is_answered or self._known["are kept"]):
             self._ask()
-        self._begun_with = [(one, one.grad, _versions(one.grad)) for one in self._parameters[:_ASKED]
-                            if one.grad is not None]
         self._copies = []
         if self._known["are kept"] or self._known["is unsure"]:
             self._copies = [None if one.grad is None else local_of(one.grad).clone()
                             for one in self._parameters]
 
     def _ask(self) -> None:
-        self._remove_hooks()
         asked = [one for one in self._parameters if one.grad is not None and one.requires_grad
                  and one.grad.layout is torch.strided and bool(local_of(one.grad).any())]
-        made = gathered(self._models) if any(isinstance(one, DTensor) for one in asked) else {}
-        self._hooks = [made.get(id(one), one).register_hook(_Question(self.answer, one))
-                       for one in asked[:_ASKED]]
+        self._set_hooks([(one, functools.partial(_is_not_zero, one)) for one in asked[:_ASKED]])
         self._known["is unsure"] = bool(asked)
+
+    def _watch(self) -> None:
+        """As _ask(), without a look at values, for which a GPU would have to be waited for."""
+        self._set_hooks([(one, functools.partial(_is_untouched, one, then, versions))
+                         for one, then, versions in self._begun_with if one.requires_grad])
+
+    def _set_hooks(self, questions: list[tuple[torch.Tensor, Callable[[], bool]]]) -> None:
+        self._remove_hooks()
+        made = gathered(self._models) if any(isinstance(one, DTensor) for one, _ in questions) else {}
+        self._hooks = [made.get(id(one), one).register_hook(_Question(self.answer, is_there))
+                       for one, is_there in questions]
 
     def answer(self, is_there: bool) -> None:
         """Notes whether a parameter had an old gradient when a new one came."""
         self._is_answered = True
         self._known["are kept"] |= is_there
+        self._zeroes = self._zeroes and not is_there
 
     def look(self, function: str) -> None:
         """At the gate of a step: ends what _ask() began."""
         are_same = self._are_added_to()
-        self._begun_with = []
+        self._begun_with, self._is_in_doubt = [], False
         if not self._hooks:
             if are_same and not (self._known["are kept"] or self._zeroes):
                 self._is_answered, self._known["is unsure"] = False, True
@@ -92,6 +111,12 @@ class KeptGradients:
 
     def _are_added_to(self) -> bool:
         return any(one.grad is then and _versions(then) != before for one, then, before in self._begun_with)
+
+    def may_stay(self) -> bool:
+        """True if the gradients may stay as they are when the step is made again: it has dropped them so far."""
+        self._is_in_doubt = bool(self._begun_with) and self._is_answered \
+            and not (self._known["are kept"] or self._copies)
+        return self._is_in_doubt
 
     def restore(self) -> None:
         """Puts the gradients back, if there are copies."""
@@ -118,11 +143,19 @@ def _versions(gradient: torch.Tensor) -> tuple[int, int]:
 class _Question:
     """A hook of a parameter: asks, before its first new gradient is added, whether an old one is there."""
 
-    def __init__(self, answer: Callable[[bool], None], parameter: torch.Tensor) -> None:
-        self._answer, self._parameter = answer, parameter
+    def __init__(self, answer: Callable[[bool], None], is_there: Callable[[], bool]) -> None:
+        self._answer, self._is_there = answer, is_there
         self._was_asked = False
 
     def __call__(self, _: torch.Tensor) -> None:
         if not self._was_asked:
-            self._was_asked, old = True, self._parameter.grad
-            self._answer(old is not None and bool(local_of(old).any()))
+            self._was_asked = True
+            self._answer(self._is_there())
+
+
+def _is_not_zero(parameter: torch.Tensor) -> bool:
+    return parameter.grad is not None and bool(local_of(parameter.grad).any())
+
+
+def _is_untouched(parameter: torch.Tensor, then: torch.Tensor, versions: tuple[int, int]) -> bool:
+    return parameter.grad is then and _versions(then) == versions

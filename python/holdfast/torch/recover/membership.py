@@ -57,6 +57,7 @@ class Membership:
         self._must_agree = False  # no update was made since this process met a replacement
         self._is_new = False  # this process is a replacement, and has made no update yet
         self._has_compared_buffers = False  # in this generation, at its first gate
+        self._knew_gradients = False  # that steps keep gradients was known when this generation began
         self._state, self._buckets = state, buckets
         self._transport: _native.TcpTransport | None = None
         self._saves: Saves | None = None
@@ -323,6 +324,7 @@ class Membership:
         assert self.gate is not None
         generation = decided["generation"]
         self._must_agree, self._is_new, self._has_compared_buffers = True, is_new, False
+        self._knew_gradients = self.trail.gradients["are kept"]
         self.groups.replace(f"{self.link.incarnation}.{generation}",
                             lambda: self.link.is_stale(generation), mode)
         self.gate.begin(generation, decided["target"], self.records.newest)
@@ -348,6 +350,8 @@ class Membership:
         if self._transport is None:
             return
         if self._must_agree:
+            if self.trail.gradients["are kept"] and not self._knew_gradients:
+                self._note("gradients of earlier steps: are kept since this step, and a replacement has none of them")
             self._note(self._agreement.compare_at_gate(self._transport, is_new=self._is_new))
             self._must_agree = False
         if not self._has_compared_buffers and self.undo is None:

@@ -83,11 +83,10 @@ class StepStart:
         if self._kept_gradients.lacks_copies():
             why = "the step had added to gradients of earlier steps, of which there was no copy"
         self._ddp_buckets.set_sync_flags(self._flags)
-        had = any(version is not None for version in self._gradients)
-        for optimizer in self._optimizers:
-            optimizer.zero_grad(set_to_none=not had)
-        for model in self._models:
-            model.zero_grad(set_to_none=not had)
+        if not self._kept_gradients.may_stay():
+            had = any(version is not None for version in self._gradients)
+            for one in (*self._optimizers, *self._models):
+                one.zero_grad(set_to_none=not had)
         self._kept_gradients.restore()
         for scaler in self._scalers:
             _forget_stage(scaler)
