@@ -2,6 +2,7 @@
 its stage make their steps again together, and every bit is that of a run in which nobody died."""
 
 import json
+import os
 import re
 
 import pytest
@@ -11,6 +12,7 @@ from test_recover_stages import POINTS
 from test_recover_updates import check, check_restart
 
 from holdfast.torch.recover import islands
+from holdfast.torch.recover.call_log import CallLog
 
 ISLANDS = [[0, 1], [2, 3]]
 HOW = ["two updates", "waits"]
@@ -31,6 +33,16 @@ def test_each_rank_has_a_buddy_in_another_island(found, world):
     outside = islands.ranks_outside(found, world)
     assert sorted(outside) == [*range(world)]
     assert all(outside[rank] not in islands.island_of(found, rank) for rank in range(world))
+
+
+def test_what_ranks_of_an_island_exchange_is_not_kept():
+    log = CallLog(os.memfd_create("log"))
+    log.keeps_steps, log.inside = True, frozenset([0, 1])
+    log.begin(1)
+    for to, is_kept in ((1, False), (2, True)):
+        assert log.keeps(log.key_of("pp", "send", (0, to)), [0, 1, 2, 3], is_sent=True) == is_kept
+    for members, is_kept in (([0, 1], False), ([0, 1, 2, 3], True)):
+        assert log.keeps(log.key_of("dp", "allreduce"), members) == is_kept
 
 
 @pytest.mark.parametrize("room, expected", [(1600, []), (1300, [[1, 2]]), (700, [])])
