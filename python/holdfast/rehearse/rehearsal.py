@@ -166,10 +166,15 @@ def choose_kills(golden: LifeRecords, at: Sequence[int]) -> list[Kill]:
 
 
 def _usual_places(golden: LifeRecords) -> list[int]:
+    """Two steps and the end of an epoch; if it can be, one of them is in the epoch behind that end."""
     count = len(golden.numbers)
-    places = {max(1, 2 * count // 5), max(2, 13 * count // 20)}
+    first, second = max(1, 2 * count // 5), max(2, 13 * count // 20)
+    places = {first, second}
     if (end := end_of_epoch(golden)) is not None:
-        places.add(golden.numbers.index(end) + 1)
+        behind = golden.numbers.index(end) + 1
+        if second <= behind and behind + 2 < count:
+            places = {first, behind + 2}
+        places.add(behind)
     return [place for place in places if place < count]
 
 

@@ -75,6 +75,20 @@ def test_what_follows_the_model_and_was_not_given_is_named_once(tmp_path, caplog
     assert [said in line for line in listed] == [True]
 
 
+def test_an_average_in_the_variables_of_a_function_is_named(tmp_path, caplog):
+    def follower(model):
+        shadow = {name: p.detach().clone() for name, p in model.named_parameters()}
+
+        def move():
+            for name, p in model.named_parameters():
+                shadow[name].lerp_(p.detach(), 0.1)
+
+        return move
+
+    train(tmp_path, follower, update=lambda move, model: move())
+    assert ["average: other().shadow has" in one.message for one in caplog.records] == [True]
+
+
 def leave(other, model):
     """Changes nothing."""
 

@@ -381,7 +381,20 @@ def test_a_count_that_no_loop_is_left_by_is_no_matter(tmp_path, caplog):
     assert not caplog.messages
 
 
-@pytest.mark.parametrize("loop", [leaving_by_step, leaving_by_count, leaving_by_slice, leaving_by_range])
+def leaving_and_validating(training, step, save):
+    for _ in range(training.data.epoch, 9):
+        for number, batch in enumerate(training.data):
+            if number == 3:
+                break
+            training.update(batch)
+            save(step)
+            step += 1
+        with torch.no_grad():
+            training.validate(training.data)
+
+
+@pytest.mark.parametrize("loop", [leaving_by_step, leaving_by_count, leaving_by_slice, leaving_by_range,
+                                  leaving_and_validating])
 @pytest.mark.parametrize("saved", [1, 2])
 def test_a_first_epoch_that_a_killed_life_has_left_ends_there_again(tmp_path, caplog, loop, saved):
     """The newest checkpoint is of the first epoch, and the life was killed in the second one."""

@@ -64,7 +64,7 @@ def test_an_exact_script_is_exact_also_at_the_end_of_an_epoch(tmp_path):
     found = rehearse(script(tmp_path), tmp_path)
     assert found.code == 0, found.text
     assert "EXACT" in found.text and "again: equal" in found.text
-    assert [(one["saved"], one["compared_to"]) for one in found.json["kills"]] == [(3, 6), (5, 9)]
+    assert [(one["saved"], one["compared_to"]) for one in found.json["kills"]] == [(3, 6), (5, 7), (7, 9)]
     assert found.json["not_rehearsed"] == ["a validation", "workers of a loader"]
     assert not Path(tmp_path, "script.py.end").exists()  # the end of the script was not reached
 
@@ -86,6 +86,11 @@ def test_what_was_met_is_not_listed_and_what_was_not_has_the_steps_that_reach_it
         said[steps] = rehearse(script(folder), folder, steps=steps).text
     assert "not rehearsed: an epoch's end (--steps 9 reaches one), a validation" in said[5]
     assert "not rehearsed: a validation" in said[9]
+
+
+def test_one_kill_lies_behind_an_epochs_end_where_a_loop_that_begins_again_shows(tmp_path):
+    found = rehearse(script(tmp_path).replace("range(loader.epoch, 4)", "range(4)"), tmp_path)
+    assert found.code == 1 and "the loop's epoch is 0 after a resume in epoch 1" in found.text, found.text
 
 
 def test_the_help_says_that_other_files_are_written():

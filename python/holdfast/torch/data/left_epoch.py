@@ -20,14 +20,22 @@ class LeftEpoch:
     def __init__(self, run: str, rank: int, number: int) -> None:
         """`number` is that of the loader."""
         self._path = os.path.join(run, "events", f"rank-{rank:04d}.epoch-{number}.json")
+        self._left: dict[str, Any] | None = None  # what is to be written
         self._is_unsure = False  # it is written, and the training has not learned from the next epoch yet
 
-    def write(self, position: Mapping[str, Any], read: int, trained: int) -> None:
-        """Notes that the epoch of that position was left. The training goes on if this fails."""
+    def left(self, position: Mapping[str, Any], read: int, trained: int) -> None:
+        """Notes that the epoch of that position was left."""
+        self._left = {**_which(position), "end": [read, trained]}
+
+    def write(self) -> None:
+        """Writes what was noted, when the next epoch begins. The training goes on if this fails."""
+        left, self._left = self._left, None
+        if left is None:
+            return
         with contextlib.suppress(OSError):
             beside = f"{self._path}.tmp"
             with open(beside, "w") as file:
-                json.dump({**_which(position), "end": [read, trained]}, file)
+                json.dump(left, file)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(beside, self._path)

@@ -216,6 +216,8 @@ class PlainPosition(Loader):
             self._waiting = self._epochs != "each"
             if not self._waiting:
                 self._leave_epoch(self._pass, one)
+        if self.left_epoch is not None and torch.is_grad_enabled():  # a validation may come between
+            self.left_epoch.write()
         if not self._more():
             self._restore_generators()
             return iter(())
@@ -271,10 +273,9 @@ class PlainPosition(Loader):
     def _leave_epoch(self, left: Pass | None, then: Pass) -> None:
         if left is not None and left.is_trained and self._is_followed and not then.interrupted:
             self._left = left, self._batch
-            if self.left_epoch is not None and left.first == 0 and not self._ends.is_known and (
-                    torch.is_grad_enabled()):
-                self.left_epoch.write({"epoch": self._epoch, **self._start}, self._batch,
-                                      min(left.stepped or self._batch, self._batch))
+            if self.left_epoch is not None and left.first == 0 and not self._ends.is_known:
+                self.left_epoch.left({"epoch": self._epoch, **self._start}, self._batch,
+                                     min(left.stepped or self._batch, self._batch))
         self._finish_epoch(left)
 
     def _note_trained(self) -> None:

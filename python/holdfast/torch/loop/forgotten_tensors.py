@@ -9,7 +9,7 @@ through `.data`, for which torch counts no version. Nothing that was found is ke
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ _SAMPLE = 8  # so many tensors of a model or a container are compared
 _MOST = 2000  # so many objects of the program are looked at
 _MOST_ITEMS = 256  # so many items of one container are entered
 _DEEPEST = 4
-_LEAVES = (str, bytes, int, float, complex, type(None), type, ModuleType, FunctionType, MethodType,
+_LEAVES = (str, bytes, int, float, complex, type(None), type, ModuleType, MethodType,
            BuiltinFunctionType, torch.Tensor, torch.optim.Optimizer, DataLoader)
 _NOT_ENTERED = frozenset({"torch", "numpy", "holdfast", "accelerate", "lightning", "pytorch_lightning",
                           "transformers", "logging", "threading", "weakref", "_io"})
@@ -132,7 +132,8 @@ def _walk(roots: Mapping[str, Any], known: set[int]) -> Iterator[tuple[str, Any]
     waiting = [(name, one, 0) for name, one in roots.items()]
     seen = set(known)
     for path, one, depth in waiting:  # it grows
-        if id(one) in seen or issubclass(type(one), _LEAVES) or len(seen) - len(known) > _MOST:
+        is_plain = type(one) is FunctionType and one.__closure__ is None
+        if id(one) in seen or is_plain or issubclass(type(one), _LEAVES) or len(seen) - len(known) > _MOST:
             continue
         seen.add(id(one))
         is_container = type(one) is list or issubclass(type(one), dict)
@@ -149,8 +150,19 @@ def _inside(path: str, one: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"{path}[{key!r}]", inner) for key, inner in islice(dict.items(one), _MOST_ITEMS))
     elif kind in (list, tuple):
         yield from ((f"{path}[{number}]", inner) for number, inner in enumerate(islice(one, _MOST_ITEMS)))
+    elif kind is FunctionType:
+        cells = zip(one.__code__.co_freevars, one.__closure__ or (), strict=False)
+        yield from ((f"{path}().{name}", cell.cell_contents) for name, cell in cells if _is_filled(cell))
     elif not issubclass(kind, nn.Module) and kind.__module__.partition(".")[0] not in _NOT_ENTERED:
         yield from ((f"{path}.{name}", inner) for name, inner in attributes(one).items())
+
+
+def _is_filled(cell: CellType) -> bool:
+    """False for a variable of a function around this one that has no value yet."""
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
 
 
 def _sample_of(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
