@@ -26,6 +26,7 @@ from holdfast.torch.recover.recovery import recovery_for
 from holdfast.torch.state.capture import Captured
 from holdfast.torch.state.ddp_buckets import BucketOrders
 from holdfast.torch.state.model_tensors import Exclude
+from holdfast.torch.state.report import Report
 from holdfast.torch.state.tensor_state import Models, Optimizers
 from holdfast.torch.state.training_state import TrainingState
 from holdfast.torch.watch.freeze_watch import watch_for
@@ -68,12 +69,14 @@ class Parts:
     _save: Callable[..., Any]
     _before_update: Callable[..., Any]
     _release: Callable[[], None]
+    report: Report
 
     def _open(self) -> None:
         """Makes the parts, on all ranks together."""
         given = self._given
         self._state = TrainingState(given.model, given.optimizer, given.named, given.data, given.layout,
                                     given.exclude)
+        self._state.parallel = self._elastic.configuration or self._state.parallel
         self._buckets, self._due = BucketOrders(given.model), DueSave()
         if not _native.is_object_path(given.run):
             self._state.data.keep_left_epochs(given.run, self._state.rank)
@@ -142,8 +145,11 @@ class Parts:
         self._saves.settle()
         return self._saves.look()
 
-    def _go_on_after(self, step: int, why: str) -> None:
-        """The state of that step is here, and the change is the job."""
+    def _go_on_after(self, step: int, why: str, resume: Resume | None) -> None:
+        """The state of that step is here, and the change is the job. `resume` has filled the parts, unless
+        they are those of before."""
+        if resume is not None:
+            self.report = resume.report
         self._run_is_checked = True
         self._steps.take_over(step)
         self._changes.note(step)

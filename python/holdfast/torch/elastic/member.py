@@ -23,6 +23,7 @@ from holdfast.torch.elastic.late_memory import LateMemory
 from holdfast.torch.elastic.new_parameters import KeptParameters, give_parameters
 from holdfast.torch.elastic.requests import Requests, event_of, figures_of
 from holdfast.torch.elastic.step_arguments import StepArguments
+from holdfast.torch.loop.resume import Resume
 from holdfast.torch.recover import worker_side
 from holdfast.torch.recover.crash_points import reach
 from holdfast.torch.recover.inner_group import connect_to_store
@@ -59,6 +60,7 @@ class Member:
         self._named: dict[str, str] = {}  # objects of the Checkpointer that build() has made
         self._requests: Requests | None = None
         self._old: OldConfiguration | None = None  # until a change is made
+        self._resume: Resume | None = None  # what has filled the parts; None if they are those of before
         self._is_noted = False  # the run says which configuration the job has
         self._signals = HeldSignals(self._has_listening_job, is_active=link is not None)
         self._due = False  # a change is due behind the step that is being made
@@ -73,6 +75,11 @@ class Member:
         if link is not None and not self.waits and dist.get_rank() == 0:
             link.say("change", what="configured", text=str(self.parallel),
                      sizes={str(number): str(one) for number, one in sizes.items()})
+
+    @property
+    def configuration(self) -> str:
+        """What checkpoints say of how the job is split."""
+        return str(self.parallel)
 
     @property
     def coordinates(self) -> tuple[int, int, int]:
@@ -140,6 +147,7 @@ class Member:
         self.parallel, self.mesh, self.parts = old.parallel, old.mesh, old.parts
         self._follow()
         self._open_parts()
+        self._resume = None
 
     def rebuild(self, parallel: Parallel, late: LateMemory) -> None:
         """Makes groups, mesh and model for a configuration; its tensors get their memory later."""
@@ -153,13 +161,14 @@ class Member:
         for loader in self._loaders:
             loader.follow_ranks(self.coordinates[1], self.parallel.dp)
 
-    def open(self, optimizer_groups: list[dict[str, int]], held: Collection[str]) -> Any:
+    def open(self, optimizer_groups: list[dict[str, int]], held: Collection[str]) -> Resume:
         """Opens the job of the Checkpointer for the new model; workers hold the tensors of these names."""
         given = self._checkpointer._given
         give_parameters(given.optimizer, self.parts["model"], given.layout.names, optimizer_groups, held)
-        return self._open_parts()
+        self._resume = self._open_parts()
+        return self._resume
 
-    def _open_parts(self) -> Any:
+    def _open_parts(self) -> Resume:
         assert self._side is not None
         self._side.has_checkpointer = False
         given = self._checkpointer._given
@@ -294,7 +303,9 @@ class Member:
 
     def _go_on(self, change: Change, made: dict[str, Any], old: Parallel | None, took: float) -> None:
         """Goes on as a rank of the new configuration."""
-        self._checkpointer._go_on_after(change.step, f"the configuration is {self.parallel} now")
+        self._checkpointer._go_on_after(change.step, f"the configuration is {self.parallel} now",
+                                         self._resume)
+        self._resume = None
         self._watch_requests()
         self._is_noted = True
         assert self._side is not None
@@ -338,6 +349,7 @@ class NotElastic:
     """Has the calls of Member, for a model that stays as it is."""
 
     waits = False
+    configuration = ""
 
     def attach(self, checkpointer: Any) -> bool:
         return False
