@@ -69,6 +69,7 @@ class Changes:
         self._ranks, self._room = ranks, room
         self._restart, self._committed = restart, committed
         self._may_grow = False  # a host has come, and the job may go on with more workers
+        self._told: tuple[int, ...] = ()  # what rank 0 has heard of spares: its process, and their number
         self._request: Request | None = None
         self._attempt: Attempt | None = None
         self._appointed: set[int] = set()
@@ -222,13 +223,28 @@ class Changes:
     def grow(self) -> None:
         """Called often: has rank 0 ask for more workers, if a host has come that has room for them."""
         ranks = self._ranks
+        self._tell_spares()
         is_idle = self._request is None and self._attempt is None and ranks.has_begun
         if not (self._may_grow and is_idle and set(ranks.codes()) == {None}):
             return
         self._may_grow = False
-        fitting = self._fitting(len(ranks.all) + min(len(self._unused(set())), self._room.free(set())))
+        fitting = self._fitting(len(ranks.all) + self._unstarted())
         if fitting > len(ranks.all):
             ranks.all[0].tell(say="wish", to=self._sizes[fitting])
+
+    def _unstarted(self) -> int:
+        """How many workers could be started."""
+        return min(len(self._unused(set())), self._room.free(set()))
+
+    def _tell_spares(self) -> None:
+        """Tells rank 0 how many workers could get a place in the job: those that wait, or could be started."""
+        if not self._ranks.can_change or not self._ranks.has_begun:
+            return
+        first, waiting = self._ranks.all[0], [one for one in self._ranks.spares if one.exit_code is None]
+        told = first.number, first.serial, len(waiting) + self._unstarted()
+        if told != self._told and first.exit_code is None:
+            self._told = told
+            first.tell(say="spares", count=told[-1])
 
     def _fitting(self, workers: int) -> int:
         """How many of so many workers the job can have; 0 if `sizes` has nothing."""

@@ -20,7 +20,7 @@ _TO_TAKE_BACK = 5.0  # seconds for a job to say that it has not begun
 _TO_ANSWER = 20.0  # seconds for a job to say that it has a request
 
 _EXAMPLES = """examples:
-  holdfast resize runs/gpt                             the configuration that the job has
+  holdfast resize runs/gpt                             the configuration, spares, and the changes so far
   holdfast resize runs/gpt --to tp=1,pp=2,dp=2
   holdfast resize runs/gpt --to dp=3 --avoid 0         on other workers than the first
   holdfast resize runs/gpt --avoid host1               on other hosts than the second
@@ -120,12 +120,17 @@ def _tell_state(answer: dict[str, Any] | None, said: str, *, quiet: bool) -> str
 
 
 def _show(control: Control, given: argparse.Namespace) -> int:
-    now = control.configuration()
-    if given.json:
-        print(json.dumps(now))
-    else:
-        print(f"{now['to']} on workers {' '.join(map(str, now['workers']))}, since step {now['step']}")
+    now = {**control.configuration(), "history": control.history()}
+    print(json.dumps(now) if given.json else text_of_now(now))
     return DONE
+
+
+def text_of_now(now: dict[str, Any]) -> str:
+    """What the job has, and how it has come to that, for people."""
+    changes = [f"  {one['old']} -> {one['to']} on workers {one['workers']}, after step {one['step']}: stood still "
+               f"{one['stood_still']:.2f} s, {one['moved'] / 1e6:.1f} MB moved" for one in now["history"]]
+    return "\n".join([f"{now['to']} on workers {' '.join(map(str, now['workers']))}, since step {now['step']}; "
+                      f"{now['spares']} spare{'' if now['spares'] == 1 else 's'}", *changes])
 
 
 def _fail(why: str, as_json: bool, code: int, answer: dict[str, Any] | None = None) -> int:

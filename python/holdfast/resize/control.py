@@ -3,12 +3,14 @@
     request-ID.json   what is asked for; written under another name and renamed, so that it is whole
     answer-ID.json    how far it is, by the job: "asked", "waits", "made", "planned" or "refused"
     withdrawn-ID.json the request is not wanted any more
-    now.json          the configuration that the job has, its workers, and since which step
+    now.json          the configuration that the job has, its workers, since which step, and how many more
+                      workers could get a place in it
 
 All are small JSON objects. A request names the epoch of the job that it is for, so that a job that is
 started later does not carry it out.
 """
 
+import contextlib
 import json
 import os
 import secrets
@@ -93,12 +95,16 @@ class Control:
         """How far it is; None if the job has not said anything yet."""
         return self._read(f"answer-{id}.json") or None
 
-    def note(self, to: str, workers: list[int], step: int | None) -> None:
-        """Notes the configuration that the job has had since that step; None: since when it was noted."""
+    def note(self, to: str, workers: list[int], step: int | None, spares: int) -> None:
+        """Notes the configuration that the job has had since that step; None: since when it was noted.
+
+        `spares` are workers that could get a place in it.
+        """
         before = self._read("now.json")
         is_same = (before.get("to"), before.get("workers")) == (to, workers)
         step = before.get("step", 0) if step is None and is_same else step or 0
-        self._write("now.json", {"to": to, "workers": workers, "step": step, "epoch": self.epoch()})
+        self._write("now.json", {"to": to, "workers": workers, "step": step, "spares": spares,
+                                 "epoch": self.epoch()})
 
     def configuration(self) -> dict[str, Any]:
         """What note() has noted last. NotFoundError if the job that has the run has noted nothing."""
@@ -107,6 +113,14 @@ class Control:
             raise NotFoundError(f"{self._run}: its job cannot change its configuration; expected "
                                 "holdfast.Elastic, and holdfast launch")
         return now
+
+    def history(self) -> list[dict[str, Any]]:
+        """The changes that the run has seen, as the events `resized` in its logs, in their order."""
+        found = []
+        for path in self._run.joinpath("events").glob("*.jsonl"):
+            with contextlib.suppress(OSError), path.open(errors="replace") as file:
+                found += [one for line in file if '"resized"' in line and (one := _event_in(line))]
+        return sorted(found, key=lambda one: one["wall_ns"])
 
     def _paths(self, start: str) -> list[Path]:
         try:
@@ -138,6 +152,15 @@ def _lives(owner: dict[str, Any]) -> bool:
     except OSError:
         return False
     return int(after_name[19]) == owner["started"]
+
+
+def _event_in(line: str) -> dict[str, Any] | None:
+    """The event of a line, which may have been cut off by the end of its process."""
+    try:
+        found = json.loads(line)
+        return found if found["event"] == "resized" and "wall_ns" in found else None
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def _age(path: Path) -> float:

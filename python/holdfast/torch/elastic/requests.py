@@ -26,6 +26,8 @@ class Requests:
         self._asked: set[str] = set()  # ids of requests that the launcher has not answered yet
         self._own: list[dict[str, Any]] = []  # requests of the program itself
         self._lock = threading.Lock()  # of `_ready`
+        self._noted: tuple[list[int], int | None, int] | None = None  # workers, since which step, spares
+        self._noting = threading.Lock()
         self._end = threading.Event()
         threading.Thread(target=self._look_often, name="holdfast-resize", daemon=True).start()
 
@@ -44,15 +46,28 @@ class Requests:
 
     def note(self, workers: list[int], step: int | None) -> None:
         """Notes the configuration that the job has, for whoever asks; None if another process may have."""
+        with self._noting:
+            self._note(workers, step)
+
+    def _note(self, workers: list[int], step: int | None) -> None:
+        self._noted = workers, step, self._link.spares
         with contextlib.suppress(OSError, NotFoundError):
-            self._control.note(str(self._now), workers, step)
+            self._control.note(str(self._now), *self._noted)
+
+    def _note_spares(self) -> None:
+        """Notes how many spares there are, if that has changed."""
+        with self._noting:
+            if self._noted is not None and self._noted[2] != self._link.spares and not self._end.is_set():
+                self._note(*self._noted[:2])
 
     def close(self) -> None:
         """The job has another configuration, or ends."""
-        self._end.set()
+        with self._noting:
+            self._end.set()
 
     def _look_often(self) -> None:
         while not self._end.wait(_LOOK) and not self._link.is_closed:
+            self._note_spares()
             while self._link.wishes:
                 self.ask(self._link.wishes.pop())
             own, self._own = self._own, []

@@ -70,6 +70,7 @@ class Link:
         self._change: dict[str, Any] | None = None  # the newest change that the launcher has begun
         self._committed_change = -1  # the generation of the newest one that is the job now
         self.answers: dict[str, dict[str, Any]] = {}  # to requests of this rank, by their ids
+        self.spares = 0  # workers that could get a place in the job, as rank 0 has heard
         self.wishes: list[str] = []  # configurations that the launcher would have rank 0 ask for
         self.on_change: Callable[[], None] = _nothing  # called when a change begins
         self._news = threading.Condition()
@@ -303,6 +304,8 @@ class Link:
                 self._committed_change = message["generation"]
             elif kind in ("can_change", "cannot_change"):
                 self.answers[message["id"]] = {"kind": kind, **message}
+            elif kind == "spares":
+                self.spares = message["count"]
             elif kind == "wish":
                 self.wishes.append(message["to"])
             elif kind == "lost":
