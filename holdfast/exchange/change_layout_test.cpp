@@ -102,6 +102,23 @@ TEST_F(ChangeLayoutTest, WithoutAWholeRankNothingIsFoundAndWithoutAReplacementNo
   }
 }
 
+TEST_F(ChangeLayoutTest, APieceThatIsWantedInTheMemoryInWhichItIsHeldStaysThere) {
+  Ranks ranks(replicas(a_model(), 3), {true, true, true});
+  LocalNetwork network(*env_, 3);
+  on_ranks(3, [&](int r) {
+    const LocalPieces held = pieces_in(ranks.all, static_cast<HolderId>(r),
+                                       ranks.memories[static_cast<size_t>(r)]);
+    const LocalPieces wanted = r < 2 ? held : LocalPieces();
+    GivenStorage storage(wanted);
+    const Result<Exchanged> outcome = change_layout(
+        *env_, network.endpoint(r), {.old = held, .wanted = wanted}, storage);
+    ASSERT_OK(outcome);
+    EXPECT_EQ(outcome->kept, r < 2 ? ranks.all.bytes() : 0);
+    EXPECT_EQ(outcome->copied + outcome->moved, 0);
+  });
+  EXPECT_TRUE(ranks.is_right());
+}
+
 TEST_F(ChangeLayoutTest, RanksTakeThePlacesForWhichTheyHaveMost) {
   Memory first(1000, std::byte{1}), second(3000, std::byte{2});
   const LocalPiece w = whole_piece("w", ByteSpan(first), {1000});

@@ -257,8 +257,8 @@ class Exchange {
   // The rest of phase 1: what this rank does alone.
   Result<Bytes> prepare() {
     HOLDFAST_TRY(check_old());
-    moves_ = std::make_unique<OwnMoves>(shared_, transport_.rank(), old_,
-                                        storage_.keeps_boxes());
+    moves_ =
+        std::make_unique<OwnMoves>(shared_, transport_.rank(), old_, storage_);
     for (const LocalPiece& piece : old_) memory_.add(piece.bytes());
     if (options_.mode == ExchangeMode::kShadow) {
       for (uint32_t i = 0; i < moves_->fresh.size(); ++i) {

@@ -43,12 +43,12 @@ std::vector<uint32_t> lots_of(const Collection& target) {
 }
 
 OwnMoves::OwnMoves(const SharedPlan& shared, int rank, const LocalPieces& old,
-                   bool keeps_boxes)
+                   const PieceStorage& storage)
     : lot_of_(lots_of(*shared.target)) {
   lots = lot_of_.empty() ? 0 : lot_of_.back() + 1;
   list_old(shared, old);
   list_fresh(shared, own_holders(shared, shared.target->layout(), rank), old,
-             keeps_boxes);
+             storage);
   const std::vector<Move>& moves = shared.plan->moves;
   // A box that is passed on gets its number where it is received, which is earlier.
   for (const Move& move : moves) {
@@ -76,7 +76,7 @@ void OwnMoves::list_old(const SharedPlan& shared, const LocalPieces& old) {
 }
 
 void OwnMoves::list_fresh(const SharedPlan& shared, const std::vector<HolderId>& own,
-                          const LocalPieces& old, bool keeps_boxes) {
+                          const LocalPieces& old, const PieceStorage& storage) {
   const Layout& layout = shared.target->layout();
   for (TensorId t = 0; t < layout.tensor_count() && !own.empty(); ++t) {
     const Tensor& tensor = shared.target->tensor(t);
@@ -92,7 +92,8 @@ void OwnMoves::list_fresh(const SharedPlan& shared, const std::vector<HolderId>&
             .piece = {.tensor = shared_tensor, .box = slice.box, .memory{}, .map{}},
             .lot = lot_of_[t]};
         const auto same = old_.find({source_names_[t], slice.box});
-        if (keeps_boxes && same != old_.end() && *old[same->second].tensor == tensor) {
+        if (same != old_.end() && *old[same->second].tensor == tensor &&
+            storage.keeps(old[same->second])) {
           piece.kept = same->second;
           piece.piece = old[same->second];
         }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "holdfast/exchange/pair_stream.h"
+#include "holdfast/exchange/storage.h"
 #include "holdfast/memory/local_state.h"
 #include "holdfast/plan/plan.h"
 
@@ -45,10 +46,10 @@ struct OwnCopy {
 
 class OwnMoves {
  public:
-  // `old` are the rank's pieces in the source, which the caller has checked. If
-  // `keeps_boxes` is false, no new piece is an old one.
+  // `old` are the rank's pieces in the source, which the caller has checked. The storage
+  // says which of them stay as new ones.
   OwnMoves(const SharedPlan& shared, int rank, const LocalPieces& old,
-           bool keeps_boxes);
+           const PieceStorage& storage);
 
   // Gives a new piece its memory, and with it all boxes that are received into it or
   // passed on from it.
@@ -74,7 +75,7 @@ class OwnMoves {
 
   void list_old(const SharedPlan& shared, const LocalPieces& old);
   void list_fresh(const SharedPlan& shared, const std::vector<HolderId>& own,
-                  const LocalPieces& old, bool keeps_boxes);
+                  const LocalPieces& old, const PieceStorage& storage);
   void add_copies(uint32_t number, std::string_view source_name,
                   const LocalPieces& old);
   void add_move(const SharedPlan& shared, uint32_t number, int rank,

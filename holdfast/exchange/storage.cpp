@@ -102,6 +102,13 @@ Result<LocalPiece> GivenStorage::make(const std::shared_ptr<const Tensor>& tenso
   return *piece->second;
 }
 
+bool GivenStorage::keeps(const LocalPiece& old) const {
+  const auto piece = pieces_.find({old.tensor->name, old.box});
+  return piece != pieces_.end() &&
+         piece->second->memory.data() == old.memory.data() &&
+         piece->second->map == old.map;
+}
+
 DeviceStorage::~DeviceStorage() {
   MutexLock lock(mutex_);
   for (const auto& [address, block] : blocks_) device_.free(block);

@@ -25,9 +25,9 @@ class PieceStorage {
   virtual void discard(const LocalPiece& made) = 0;
   // Why the memory of the storage cannot be used, if it cannot. Called first.
   virtual Result<void> check() const { return {}; }
-  // True if a box that the rank has before and after stays where it is. If false, make()
-  // is called for it, too.
-  virtual bool keeps_boxes() const { return true; }
+  // True if this old piece, whose box the rank has afterwards, too, stays where it is. If
+  // false, make() is called for the box.
+  virtual bool keeps(const LocalPiece& /*old*/) const { return true; }
   // The device that make() takes memory of; null for the host.
   virtual const Device* device() const { return nullptr; }
   // Whether make() takes memory of the host that was free before.
@@ -61,8 +61,9 @@ class HostStorage : public PieceStorage {
   int64_t bytes_ HOLDFAST_GUARDED_BY(mutex_) = 0;
 };
 
-// Memory that is there already: new pieces are the given ones. The list and its memory
-// must outlive the storage.
+// Memory that is there already: new pieces are the given ones. A given piece may be an old
+// one, in the same memory, which then stays as it is. The list and its memory must outlive
+// the storage.
 class GivenStorage : public PieceStorage {
  public:
   explicit GivenStorage(const LocalPieces& pieces);
@@ -75,7 +76,7 @@ class GivenStorage : public PieceStorage {
                           const Box& box) override;
   void release(const LocalPiece&) override {}
   void discard(const LocalPiece&) override {}
-  bool keeps_boxes() const override { return false; }
+  bool keeps(const LocalPiece& old) const override;
   bool takes_host_memory() const override { return false; }
 
  private:

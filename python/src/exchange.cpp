@@ -89,6 +89,8 @@ void bind_exchange(nb::module_& m) {
           "sent", [](const Exchanged& self) { return sum_of(self.sent); },
           "Bytes that this rank sent, with those that it passed on.")
       .def_ro("copied", &Exchanged::copied, "Bytes copied inside this rank's memory.")
+      .def_ro("kept", &Exchanged::kept,
+              "Bytes of wanted pieces that are pieces held before, in the same memory.")
       .def_ro("moved", &Exchanged::moved, "Bytes that all ranks together received.")
       .def_ro("bound", &Exchanged::bound, "The least that any plan could move.")
       .def_prop_ro(
@@ -107,7 +109,7 @@ void bind_exchange(nb::module_& m) {
       "Gives the state of all ranks another layout.\n\n"
       "All ranks of the transport call it together. Each passes the pieces that it\n"
       "holds and those that it wants to hold, whose memory is filled; either may be\n"
-      "empty. The load is spread over all replicas. What is sent is sealed at both\n"
+      "empty. A wanted piece with the memory of a held one stays as it is. The load is spread over all replicas. What is sent is sealed at both\n"
       "ends; with `prove_all`, all tensors are sealed before and after. Raises on all\n"
       "ranks alike: ValueError if two ranks disagree on a tensor, NotFoundError if no\n"
       "rank holds a part that is wanted, CorruptError if what arrived is not what was\n"

@@ -10,8 +10,10 @@ from holdfast import _native
 from holdfast.resize.parallel import Parallel
 from holdfast.torch.data.read_batch import mix_seeds
 from holdfast.torch.elastic import known_shapes
-from holdfast.torch.elastic.late_memory import free_on
+from holdfast.torch.elastic.kept_memory import Place, place_of, take_memory
+from holdfast.torch.elastic.late_memory import LateMemory, free_on, storage_of
 from holdfast.torch.state.peer_step import CarriedStep, PeerTensor, describe
+from holdfast.torch.state.piece import Piece
 
 
 @dataclass
@@ -22,8 +24,10 @@ class CarriedState:
     told: dict[str, Any] | None = None  # for the other ranks, as plain values
     members: list[int] = field(default_factory=list)  # the workers that were ranks, by rank
     held: list[torch.Tensor] = field(default_factory=list)  # keeps the memory of the pieces
+    places: dict[Place, torch.Tensor] = field(default_factory=dict)  # the same tensors, by their boxes
     # Buffers of which the first rank's values count: pieces, descriptions, and the ranks that have them.
     firsts: list[tuple[_native.Piece, Any, list[int]]] = field(default_factory=list)
+    _stay: set[int] = field(default_factory=set)  # the memory of new tensors
 
     def is_of(self, to: str, members: list[int]) -> bool:
         """True if that is the configuration before, with the same workers."""
@@ -43,6 +47,7 @@ class CarriedState:
         described = state.describe([(piece, name) for piece, name, _ in firsts])
         return cls(state.describe(pieces), told, members,
                    [piece.tensor for piece, *_ in [*pieces, *firsts]],
+                   {place_of(piece, name): piece.tensor for piece, name in pieces},
                    [(one, describe(piece, name), ranks)
                     for one, (piece, name, ranks) in zip(described, firsts, strict=True)])
 
@@ -68,11 +73,17 @@ class CarriedState:
         for one in told if self.told is None else []:
             known_shapes.learn(one.get("shapes", []))
 
+    def give_memory(self, new: list[tuple[Piece, str]], late: LateMemory) -> list[tuple[Piece, str]]:
+        """Lets new tensors have the memory of old ones in the same places, which are the same bits."""
+        made = take_memory(self.places, new, late)
+        self._stay = {storage_of(piece.tensor)._cdata for piece, _ in made}
+        return made
+
     def free(self, names: set[str]) -> None:
-        """Gives back the memory of those tensors."""
+        """Gives back the memory of those tensors, but not of those that new ones have."""
         for one, tensor in zip([*self.told["tensors"], *(wire for _, wire, _ in self.firsts)] if self.told else [],
                                self.held, strict=True):
-            if one[0] in names:
+            if one[0] in names and storage_of(tensor)._cdata not in self._stay:
                 free_on(tensor)
 
 

@@ -7,7 +7,8 @@
     4. The members of the generation make process groups and a mesh, and build the model for it without
        memory of its own; the optimizers get its parameters, and the job is opened for it. If fewer bytes
        move with other workers in the places, or in another order, this is done once more with those.
-    5. Every byte moves from where it is to where it belongs (change_layout). All tensors are sealed
+    5. Every byte moves from where it is to where it belongs (change_layout). What stays where it is keeps its
+       memory, which the new tensors get (kept_memory.py). All tensors are sealed
        before and after, and the seals must be equal. If memory does not suffice for the old and the new
        state together, this happens in parts, and the old tensors of a part are let go (late_memory.py).
     6. Plain values are loaded: options of groups, schedulers, the position in the data.
@@ -173,6 +174,7 @@ class Change:
               new: list[tuple[Piece, str]]) -> None:
         """Moves all bytes, in parts if memory does not suffice for the old and the new state."""
         assert self._transport is not None
+        new = self._carried.give_memory(new, self._late)
         told = tell(self._transport, {**room_for(self._late), "in_parts": self._in_parts})
         wanted = [one["in_parts"] for one in told]
         in_parts = True in wanted or (False not in wanted and is_tight(told))

@@ -32,7 +32,7 @@ class LateMemory:
     def take_from(self, tensor: torch.Tensor) -> torch.Tensor:
         """Takes the memory of a tensor that has any contents."""
         if not isinstance(tensor, DTensor) or _is_even(tensor):
-            storage = _storage(tensor)
+            storage = storage_of(tensor)
             if storage.nbytes() > _SMALL:
                 self._without[storage._cdata] = storage, storage.nbytes()
                 storage.resize_(0)
@@ -46,11 +46,20 @@ class LateMemory:
 
     def give(self, tensors: Sequence[torch.Tensor] | None = None) -> None:
         """Gives tensors their memory, or all that have none."""
-        keys = list(self._without) if tensors is None else [_storage(one)._cdata for one in tensors]
+        keys = list(self._without) if tensors is None else [storage_of(one)._cdata for one in tensors]
         for key in keys:
             if key in self._without:
                 storage, size = self._without.pop(key)
                 storage.resize_(size)
+
+    def size_of(self, tensor: torch.Tensor) -> int:
+        """How many bytes the storage of a tensor has, or will have."""
+        storage = storage_of(tensor)
+        return self._without[storage._cdata][1] if storage._cdata in self._without else storage.nbytes()
+
+    def forget(self, tensor: torch.Tensor) -> None:
+        """The tensor gets its memory elsewhere."""
+        self._without.pop(storage_of(tensor)._cdata, None)
 
     def needs(self) -> dict[str, int]:
         """How many bytes tensors will need on this host ("cpu"), and on its device."""
@@ -77,7 +86,7 @@ def stand_ins(pieces: list[tuple[Piece, str]]) -> list[tuple[Piece, str]]:
 
 def free_on(tensor: torch.Tensor) -> None:
     """Gives back the memory of a tensor that nobody needs any more."""
-    _storage(tensor).resize_(0)
+    storage_of(tensor).resize_(0)
 
 
 def is_tight(told: Sequence[Mapping[str, Any]]) -> bool:
@@ -114,7 +123,8 @@ def _free_memory() -> int:
     return int(lines["MemAvailable"].split()[0]) * 1024
 
 
-def _storage(tensor: torch.Tensor) -> torch.UntypedStorage:
+def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
+    """The memory that this process has of a tensor."""
     local = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
     return local.untyped_storage()
 
