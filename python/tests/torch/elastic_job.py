@@ -7,7 +7,8 @@ the other. The job ends some steps behind the last answer, or after STEPS. KILLS
 of worker:point:number: that worker ends itself with SIGKILL when one of its processes is there for that
 time; once. RUN.steps.W has a line for each step of worker W: the step, the configuration, the loss, the
 samples, its process, and which generation of the job that is. RUN.bits has all tensors before and after each
-change, as each worker holds them. HOW are words for what it does else (HOW below).
+change, as each worker holds them. RUN.changed.W has a line for each change that worker W has seen: the step, what
+is not exact behind it, and what the old model says if it is called. HOW are words for what it does else (HOW below).
 """
 
 import contextlib
@@ -23,20 +24,27 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from elastic_models import ARGS, data_of, make_step, training_of
+from elastic_models import ARGS, data_of, make_step, then_average, training_of
 
 import holdfast
 from holdfast import _native
 from holdfast.resize.parallel import Parallel
 from holdfast.torch.elastic import late_memory
 from holdfast.torch.recover import crash_points
+from holdfast.torch.state.module_names import by_key
 
 HOW = {
     "raises": "build() raises on worker 1 for tp=1,pp=2,dp=2",
     "forgets": "build() makes a tensor that is no buffer",
-    "other model": "build() makes a smaller model in a change",
+    "other model": "build() makes a smaller model in a change to stages",
     "plain data": "the loader is a DataLoader of torch",
-    "saves": "it saves after step 90, so that a job that is started again begins there",
+    "resumable data": "the loader is a DataLoader of torch that holdfast.data.resumable follows",
+    "naive": "behind a change, the data is read from its beginning",
+    "1f1b": "pipelines have the schedule 1F1B",
+    "average": "build() makes an average of the model, too, which has no place in any optimizer",
+    "sleeps": "worker 3 sleeps before it has come to the Checkpointer",
+    "dies early": "worker 3 ends itself, once, before it can get a place",
+    "saves": "it saves after step 90 and after the last one, so that a job that is started again begins there",
     "is stopped": "the launcher gets SIGTERM when worker 0 has built its new model",
     "loses its host": "worker 2 and its launcher are killed at the gate of step 7",
     "no buffers": "the model has no buffers",
@@ -139,7 +147,8 @@ def depth_of(hook):
 
 def counted_change(*given):
     moved = change_layout(*given)
-    note_count(received=moved.received, sent=moved.sent, moved=moved.moved, bound=moved.bound)
+    note_count(received=moved.received, sent=moved.sent, moved=moved.moved, bound=moved.bound,
+               copied=moved.copied, kept=moved.kept)
     return moved
 
 
@@ -182,6 +191,20 @@ def write(path, value):
     part.rename(path)
 
 
+def said_by(model):
+    """What the model says if it is called."""
+    try:
+        next(iter(by_key(model)))[1](None)
+    except RuntimeError as error:
+        return str(error)
+    return "nothing"
+
+
+if worker == 3 and "dies early" in how and not Path(f"{run}.died").exists():
+    Path(f"{run}.died").touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+if worker == 3 and "sleeps" in how:
+    time.sleep(600)
 change_layout, _native.change_layout = _native.change_layout, counted_change
 crash_points.on_reach = on_reach
 late_memory._SMALL = 0  # these tensors are small
@@ -193,30 +216,40 @@ job = holdfast.Elastic(training.build, first, backend="gloo",
                        sizes={3: "dp=3", 2: "dp=2" if {"vision", "hugging face"} & {*how} else "pp=2", 1: "dp=1"},
                        in_parts="parts" in how or None)
 optimizer, warm_up, scaler = training.optimizers(job)
-if "plain data" in how:
+if {"plain data", "resumable data"} & {*how}:
     loader = torch.utils.data.DataLoader(training.data, 24)
+    loader = holdfast.data.resumable(loader) if "resumable data" in how else loader
 else:
     loader = holdfast.data.loader(data_of(training, f"{run}.jsonl", how), ARGS.batch, seed=0, last="join", elastic=job,
                                   num_workers=2 if "vision" in how else 0)
 ck = holdfast.Checkpointer(run, model=job, optimizer=optimizer, scheduler=warm_up, scaler=scaler, data=loader,
-                           every="never")
+                           ema=job.average if "average" in how else None, every="never")
 made = []  # the samples of the newest step
 train = make_step(training, job, loader, optimizer, warm_up, scaler, made)
+if "average" in how:
+    train = then_average(train, job)
 start = ck.resume()
 changed_at, parallel, asking = start - 1, job.parallel, Asking()
 link = job._member._side.link
+again = None
 for step, batch in zip(range(start, steps), loader):
+    batch = batch if again is None else next(again)
     loss = ck.run(train, *batch)
     with open(f"{run}.steps.{worker}", "a") as file:
         print(json.dumps([step, job.parallel, None if loss is None else loss.item().hex(), made,
                           os.getpid(), [link.incarnation, link.generation]]), file=file)
     is_last = asking.has_ended(step, changed_at)
     time.sleep(0.02)
+    model = job.model
     ck.step(step, loss=loss)
-    if "saves" in how and step == 90:
+    if "saves" in how and (step == 90 or is_last):
         ck.save(step).durable()
     if job.parallel != parallel:
         changed_at, parallel = step, job.parallel
+        if "naive" in how:
+            again = iter(holdfast.data.loader(training.data, ARGS.batch, seed=0, last="join"))
+        with open(f"{run}.changed.{worker}", "a") as file:
+            print(json.dumps([step, ck.report.inexact, said_by(model)]), file=file)
     elif step == changed_at + 3:
         note_count(parallel=parallel, held=held())
     if is_last:

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import Schedule1F1B
 from torch.nn.parallel import DistributedDataParallel
 
 import holdfast
@@ -60,11 +61,18 @@ class Gpt:
         how, is_change = self._how, torch.get_default_device().type == "meta"
         if "raises" in how and is_change and mesh.shape == (2, 2, 1) and self._worker == 1:
             raise ValueError("there is no such layer")
-        args = Namespace(**{**vars(ARGS), "width": 16}) if "other model" in how and is_change else ARGS
+        is_other = "other model" in how and is_change and mesh.shape[0] > 1
+        args = Namespace(**{**vars(ARGS), "width": 16}) if is_other else ARGS
         whole = train_gpt.GPT(args) if "no buffers" in how else Model(args, "forgets" in how and is_change)
         model = train_gpt.cut(whole, mesh)
         schedule = train_gpt.pipeline(model, mesh, args) if mesh.shape[0] > 1 else None
-        return {"model": model, "schedule": schedule}
+        if schedule is not None and "1f1b" in how:
+            schedule = Schedule1F1B(schedule._stage, train_gpt.MICRO_BATCHES, loss_fn=train_gpt.loss_of)
+        parts = {"model": model, "schedule": schedule}
+        if "average" in how:
+            average = train_gpt.GPT(args)
+            parts["average"] = average if mesh.shape[2] == 1 else train_gpt.cut(average, mesh)
+        return parts
 
     def optimizers(self, job):
         """The optimizer with two groups, its schedule, and no scaler."""
@@ -155,6 +163,18 @@ def make_step(training, job, loader, optimizer, schedule, scaler, made):
         return loss
 
     return step
+
+
+def then_average(step, job):
+    """The step, and behind it the average of the model follows it."""
+    def both(*batch):
+        loss = step(*batch)
+        with torch.no_grad():
+            for mean, parameter in zip(job.average.parameters(), job.model.parameters(), strict=True):
+                mean.lerp_(parameter, 0.1)
+        return loss
+
+    return both
 
 
 LISTED = 1_000_000  # is added to the numbers of the samples in a mixture that are no lines

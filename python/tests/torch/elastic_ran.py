@@ -59,6 +59,10 @@ class Left:
         """The configuration of each step."""
         return {step: lines[0][1] for step, lines in self.lines().items()}
 
+    def changed(self):
+        """(step, what is not exact, what the old model says) of each change, by workers."""
+        return lines_of(self.run, "changed")
+
     def counts(self):
         """What each worker has noted of itself."""
         return lines_of(self.run, "counts")
@@ -117,8 +121,11 @@ def is_kept(before, name, tensor):
 class Job(Left):
     """A job that has run to its end."""
 
-    def __init__(self, run, first, plan="", steps=300, kills="", how=(), ranks=4, most=4, timeout=180):
-        self.code, _ = launch(["--most", most, SCRIPT, run, first, plan, steps, kills, *how], ranks=ranks,
+    def __init__(self, run, first, plan="", steps=300, kills="", how=(), ranks=4, most=4, timeout=180, options=()):
+        """Forgets what a job before has asked for, and its answers."""
+        for path in [Path(f"{run}.wanted"), Path(f"{run}.last"), *Path(run, "control").glob("answer-*")]:
+            path.unlink(missing_ok=True)
+        self.code, _ = launch(["--most", most, *options, SCRIPT, run, first, plan, steps, kills, *how], ranks=ranks,
                               said=f"{run}.said", timeout=timeout)
         super().__init__(run)
 
