@@ -62,7 +62,7 @@ def test_a_job_goes_through_configurations_with_all_bits_and_samples(tmp_path, a
     assert len(seen) > 7 and all(refused in said for _, _, said in seen), seen
     assert any("generators: this place in the configuration is new, so they are seeded anew" in inexact
                for _, inexact, _ in seen), seen
-    assert json.loads(output_of("show", run, "--json"))["parallel"] == "tp=1,pp=1,dp=4"
+    assert json.loads(output_of("show", run, "--json"))["manifest"]["parallel"] == "tp=1,pp=1,dp=4"
 
 
 def test_a_job_that_has_changed_is_resumed_and_moved_to_other_workers(tmp_path):

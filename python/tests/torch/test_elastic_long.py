@@ -135,12 +135,11 @@ def test_thirty_changes_in_a_row_leave_nothing_behind(tmp_path, alone):
         for parallel, all_held in seen.items():
             if worker not in (0, 1) or len(all_held) < 4:
                 continue  # its processes end and begin again
-            descriptors, threads, memory, hooks = (list(one) for one in zip(*all_held[1:], strict=True))
-            print(worker, parallel, descriptors, threads, memory, hooks)
+            descriptors, threads, memory, hooks, pss = (list(one) for one in zip(*all_held[1:], strict=True))
+            print(worker, parallel, descriptors, threads, memory, hooks, pss)
             assert max(descriptors) - descriptors[0] <= 2, (parallel, descriptors)
             assert max(threads) - threads[0] <= 2, (parallel, threads)
-            # kB, over 20 changes. Some 165 kB a change were measured, and what keeps them is not known yet.
-            assert memory[-1] - memory[0] < 6144, (parallel, memory)
+            assert memory[-1] - memory[0] < 6144, (parallel, memory)  # kB, over 20 changes
             assert max(hooks) - hooks[0] <= 1, (parallel, hooks)
 
 

@@ -85,6 +85,6 @@ def train_under_torchrun(rank, world, run, port):
 def test_under_torchrun_elastic_only_builds(tmp_path):
     made = run_ranks(2, train_under_torchrun, str(tmp_path), free_port(), backend="")
     assert made == [("tp=1,pp=1,dp=2", 0), ("tp=1,pp=1,dp=2", 1)]
-    assert json.loads(output_of("show", tmp_path, "--json"))["parallel"] == "tp=1,pp=1,dp=2"
+    assert json.loads(output_of("show", tmp_path, "--json"))["manifest"]["parallel"] == "tp=1,pp=1,dp=2"
     no_job = resize(tmp_path, "--to", "dp=1")
     assert no_job.returncode == 4, no_job
