@@ -139,7 +139,7 @@ def test_thirty_changes_in_a_row_leave_nothing_behind(tmp_path, alone):
             print(worker, parallel, descriptors, threads, memory, hooks, pss)
             assert max(descriptors) - descriptors[0] <= 2, (parallel, descriptors)
             assert max(threads) - threads[0] <= 2, (parallel, threads)
-            assert memory[-1] - memory[0] < 6144, (parallel, memory)  # kB, over 20 changes
+            assert memory[-1] - memory[0] < 1024, (parallel, memory)  # kB, over 20 changes; some 10 a change were measured
             assert max(hooks) - hooks[0] <= 1, (parallel, hooks)
 
 
