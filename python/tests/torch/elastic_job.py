@@ -195,7 +195,7 @@ def said_by(model):
     """What the model says if it is called."""
     try:
         next(iter(by_key(model)))[1](None)
-    except RuntimeError as error:
+    except Exception as error:
         return str(error)
     return "nothing"
 
@@ -236,14 +236,13 @@ changed_at, parallel, asking = start - 1, job.parallel, Asking()
 link = job._member._side.link
 again = None
 for step, batch in zip(range(start, steps), loader):
-    batch = batch if again is None else next(again)
+    batch, model = batch if again is None else next(again), job.model
     loss = ck.run(train, *batch)
     with open(f"{run}.steps.{worker}", "a") as file:
         print(json.dumps([step, job.parallel, None if loss is None else loss.item().hex(), made,
                           os.getpid(), [link.incarnation, link.generation]]), file=file)
     is_last = asking.has_ended(step, changed_at)
     time.sleep(0.02)
-    model = job.model
     ck.step(step, loss=loss)
     if "saves" in how and (step == 90 or is_last):
         ck.save(step).durable()
