@@ -102,8 +102,8 @@ class _Known:
         if len(one) < 2 or len(one) not in self._lengths:
             return []
         tensors = list(dict.values(one) if isinstance(one, dict) else one)
-        if not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
-            return []
+        if not all(isinstance(tensor, torch.Tensor) and tensor.grad_fn is None for tensor in tensors):
+            return []  # what has a graph was computed in this step, perhaps in the place of that of another
         alike = tuple(tensor.shape for tensor in tensors) in self._shapes
         return tensors if alike and all(map(self._is_other, tensors)) else []
 
