@@ -169,6 +169,8 @@ struct Recovered {
   int64_t bytes = 0;       // that replacements got from other ranks
   int64_t steps_replayed = 0;  // runs or updates that replacements made again alone
   int64_t log_bytes = 0;       // of the log that they got for that
+  int64_t helpers = 0;         // processes that shared the runs; 0 if one made them alone
+  double sums = 0;             // seconds that these took to add up what each had made
   // Seconds of each phase. Their sum is the time from the death to the next commit.
   double seen = 0, agreed = 0, started = 0, joined = 0, filled = 0, loaded = 0,
          replayed = 0, redone = 0;
@@ -183,6 +185,8 @@ struct Recovered {
     field("bytes", self.bytes);
     field("steps_replayed", self.steps_replayed);
     field("log_bytes", self.log_bytes);
+    field("helpers", self.helpers);
+    field("sums", self.sums);
     field("seen", self.seen);
     field("agreed", self.agreed);
     field("started", self.started);

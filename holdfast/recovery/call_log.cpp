@@ -376,7 +376,7 @@ Result<void> CallLog::take(ByteView packed, const Wanted* wanted) {
 }
 
 // Keys are copied first, because a record may be dropped while others are on their way.
-Result<void> CallLog::send_to(Transport& transport, const Wanted& wanted,
+Result<void> CallLog::send_to(Transport& transport, int receiver, const Wanted& wanted,
                               Instant deadline) const {
   std::vector<CallKey> keys;
   {
@@ -389,7 +389,7 @@ Result<void> CallLog::send_to(Transport& transport, const Wanted& wanted,
   const auto flush = [&]() -> Result<void> {
     for (ByteView left = message; !left.empty();) {
       const size_t size = std::min<size_t>(kMessageBytes, left.size());
-      HOLDFAST_TRY(transport.send(wanted.to, kCallLogTag, left.first(size), deadline));
+      HOLDFAST_TRY(transport.send(receiver, kCallLogTag, left.first(size), deadline));
       left = left.subspan(size);
     }
     message.clear();
@@ -401,7 +401,7 @@ Result<void> CallLog::send_to(Transport& transport, const Wanted& wanted,
     if (std::ssize(message) >= kMessageBytes) HOLDFAST_TRY(flush());
   }
   HOLDFAST_TRY(flush());
-  return transport.send(wanted.to, kCallLogTag, {}, deadline);  // the end
+  return transport.send(receiver, kCallLogTag, {}, deadline);  // the end
 }
 
 Result<void> CallLog::receive_from(Transport& transport, int from, const Wanted& wanted,

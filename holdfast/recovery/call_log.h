@@ -116,8 +116,10 @@ class CallLog {
   // record. kConflict if a record differs from one that is here with the same key.
   Result<void> take(ByteView packed);
 
-  // Sends the records that are wanted, and then that these were all.
-  Result<void> send_to(Transport& transport, const Wanted& wanted, Instant deadline) const;
+  // Sends the records that are wanted to a rank of the transport, then that these were
+  // all.
+  Result<void> send_to(Transport& transport, int receiver, const Wanted& wanted,
+                       Instant deadline) const;
   // Takes in what another rank sends, whatever `memory` is. Above it, records go to `spill` if that
   // has room. kCorrupt if a record is damaged or was not wanted.
   Result<void> receive_from(Transport& transport, int from, const Wanted& wanted,

@@ -165,7 +165,7 @@ class ServedTest : public ::testing::Test {
     Result<void> got;
     on_ranks(2, [&](int rank) {
       if (rank == 0) {
-        EXPECT_OK(log_.send_to(network_.endpoint(0), sent, kNoDeadline));
+        EXPECT_OK(log_.send_to(network_.endpoint(0), 1, sent, kNoDeadline));
       } else {
         got = fresh_.receive_from(network_.endpoint(1), 0, expected, kNoDeadline);
       }
@@ -177,6 +177,15 @@ class ServedTest : public ::testing::Test {
   LocalNetwork network_{env_, 2};
   CallLog log_{env_}, fresh_{env_};
 };
+
+TEST_F(ServedTest, AProcessGetsWhatWasForTheRankThatItHelps) {
+  put(log_, message(1, 0, 7), "for 7");
+  put(log_, message(1, 0, 1), "for 1");
+  const CallLog::Wanted wanted{.to = 7, .groups = {}, .after = 0, .through = 1};
+  ASSERT_OK(serve(wanted, wanted));  // it is rank 1 of the network
+  EXPECT_EQ(found(fresh_, message(1, 0, 7)), "for 7");
+  EXPECT_ERROR(fresh_.find(message(1, 0, 1)), ErrorCode::kNotFound);
+}
 
 TEST_F(ServedTest, AReplacementGetsWhatWasForItAndNothingElse) {
   for (int64_t update = 1; update <= 5; ++update) {
@@ -221,7 +230,9 @@ TEST_F(ServedTest, WhatIsReceivedGoesToTheFolderAboveTheMemoryAndIntoMemoryIfTha
     CallLog fresh(disk, {.memory = 500, .spill = "/spill"});
     on_ranks(2, [&](int rank) {
       const CallLog::Wanted wanted{.to = 1, .after = 0, .through = 4};
-      if (rank == 0) EXPECT_OK(log_.send_to(network_.endpoint(0), wanted, kNoDeadline));
+      if (rank == 0) {
+        EXPECT_OK(log_.send_to(network_.endpoint(0), 1, wanted, kNoDeadline));
+      }
       if (rank == 1) EXPECT_OK(fresh.receive_from(network_.endpoint(1), 0, wanted, kNoDeadline));
     });
     for (int64_t update = 1; update <= 4; ++update) {

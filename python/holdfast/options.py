@@ -124,6 +124,9 @@ class Failures:
     timeout: float = 60.0
 
 
+MOST_HELPERS = 64
+
+
 @_option_group
 class Recover:
     """How a rank that dies under `holdfast launch` is replaced, if no other rank has what it had.
@@ -140,6 +143,9 @@ class Recover:
     memory  how much each rank keeps in memory: "1 GiB", or bytes. When that is nearly full, all ranks
             save soon.
     spill   a folder on a local disk for more.
+    helpers how many processes share the steps that the replacement of a pipeline stage makes again: each
+            makes some of the micro-batches of every step, and all make its update. 0 and 1: the
+            replacement alone.
     undo    True: no gate. Replicas make updates without a word to each other, and after a death those
             that have made one more take it back, as SWIFT does. Not all bits come back: for
             comparisons (docs/recovery.md).
@@ -148,9 +154,16 @@ class Recover:
     log: Literal["auto", "messages", "updates"] | None = "auto"
     memory: str | int = "1 GiB"
     spill: str | PathLike[str] | None = None
+    helpers: int = 0
     undo: bool = False
 
     def __post_init__(self) -> None:
+        if isinstance(self.helpers, bool) or not isinstance(self.helpers, int) or not 0 <= self.helpers <= MOST_HELPERS:
+            raise ValueError(f"helpers={self.helpers!r}; expected 0 to {MOST_HELPERS} processes")
+        if self.helpers > 1 and (self.undo or self.log in ("updates", None)):
+            with_what = "undo=True" if self.undo else f"log={self.log!r}"
+            raise ValueError(f"helpers={self.helpers}, {with_what}: helpers share steps that are made again from "
+                             "messages; expected log=\"messages\" or \"auto\"")
         if self.undo not in (True, False):
             raise ValueError(f"undo={self.undo!r}; expected True or False")
         if self.undo and self.log not in ("auto", None):

@@ -55,10 +55,11 @@ class HeldCallLog {
     return unwrap(log_.pass_on(over, to, from, key_of(key), text, views, deadline_of(timeout)));
   }
   void send_to(const nb::object& transport, const CallLog::Wanted& wanted,
-               std::optional<double> timeout) const {
+               std::optional<double> timeout, std::optional<int> receiver) const {
     Transport& over = nb::cast<HeldTransport&>(transport).over();
     const nb::gil_scoped_release unlocked;
-    unwrap(log_.send_to(over, wanted, deadline_of(timeout)));
+    const int to = receiver.value_or(wanted.to);
+    unwrap(log_.send_to(over, to, wanted, deadline_of(timeout)));
   }
   void receive_from(const nb::object& transport, int from, const CallLog::Wanted& wanted,
                     std::optional<double> timeout) {
@@ -140,10 +141,11 @@ void bind_call_log(nb::module_& m) {
           "hole", [](HeldCallLog& self) { return self.log().hole(); },
           "The newest update of which a record was not kept, or -1.")
       .def("send_to", &HeldCallLog::send_to, nb::arg("transport"), nb::arg("wanted"),
-           nb::arg("timeout") = nb::none(),
+           nb::arg("timeout") = nb::none(), nb::arg("receiver") = nb::none(),
            nb::sig("def send_to(self, transport: TcpTransport, wanted: WantedCalls, "
-                   "timeout: float | None = None) -> None"),
-           "Sends the replacement what it needs of this log.")
+                   "timeout: float | None = None, receiver: int | None = None) -> None"),
+           "Sends the replacement what it needs of this log, or another process of the\n"
+           "transport, which makes the calls of that rank, too.")
       .def("receive_from", &HeldCallLog::receive_from, nb::arg("transport"),
            nb::arg("rank"), nb::arg("wanted"), nb::arg("timeout") = nb::none(),
            nb::sig("def receive_from(self, transport: TcpTransport, rank: int, wanted: "

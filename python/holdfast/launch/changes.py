@@ -24,7 +24,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.launch.ranks import Rank, Ranks
+from holdfast.launch.rank import Rank
+from holdfast.launch.ranks import Ranks
 from holdfast.launch.recoveries import say
 from holdfast.launch.room import Room
 

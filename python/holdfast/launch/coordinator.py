@@ -18,7 +18,8 @@ from holdfast.launch.hosts import Host, Hosts
 from holdfast.launch.losses import Loss, Losses
 from holdfast.launch.options import Options
 from holdfast.launch.place import STOPPED
-from holdfast.launch.ranks import Rank, Ranks, end_hang
+from holdfast.launch.rank import Rank
+from holdfast.launch.ranks import Ranks, end_hang
 from holdfast.launch.recoveries import Recovery, say, words_of
 from holdfast.launch.room import Room
 
@@ -48,7 +49,7 @@ class Coordinator:
             self._ranks, self._room,
             lambda why: self._restart(why, time.monotonic(), self._ranks.newest_step()),
             self._change_committed)
-        self._said_change = self._changes.hear
+        self._said_change, self._said_helps = self._changes.hear, self._ranks.helpers.told
         self._said_unsaved, self._said_islands = self._ranks.hear_unsaved, self._ranks.hear_islands
 
     def begin(self, hosts: Hosts) -> None:
@@ -205,7 +206,8 @@ class Coordinator:
             self.signal(report["number"], host)
         elif kind == "log":
             self._ranks.keep_log(host, {key: report[key] for key in ("rank", "at", "data")})
-        elif kind not in ("alive", "beat") and self._ranks.all:
+        elif kind not in ("alive", "beat") and self._ranks.all \
+                and not self._ranks.helpers.hear(host, report, is_filling=self._is_filling):
             rank = self._ranks.of(report["rank"])
             if rank is not None and rank.serial == report["serial"] and rank.host is host:
                 getattr(self, f"_on_{kind}")(rank, report)
@@ -225,13 +227,11 @@ class Coordinator:
         how = words_of(code, report["why"] or rank.failed.get("why", ""))
         if self._changes.ended(rank, how):
             return
-        leaving = self._ending.leaving is not None
-        has_left = leaving and code == self._ending.leaving["code"] and rank.is_whole and not rank.failed
-        if code in (0, STOPPED) and not has_left:
+        if code == (self._ending.leaving or {}).get("code") and rank.is_whole and not rank.failed:
+            return
+        if code in (0, STOPPED):
             rank.left_at = report["step"], time.monotonic() - report["ago"]
             return self._find_left()
-        if has_left:
-            return
         order = self._ranks.order_of(rank)
         loss = Loss(order, report["step"], code, report["why"] or rank.failed.get("why", ""),
                     rank.failed.get("is_final", code > 0))
@@ -282,8 +282,8 @@ class Coordinator:
             say("other ranks have ended already: the job ends")
             return self._end(cause.code)
         self._ranks.end_islands(say)
-        has_state = any(one.is_whole for one in self._ranks.living())
-        can_recover = self._ranks.has_begun and has_state and not self._ranks.why_plain()
+        can_recover = self._ranks.has_begun and any(one.is_whole for one in self._ranks.living()) \
+            and not self._ranks.why_plain()
         if why := cause.left or self._losses.why_no_more(cause, self._ranks.has_begun):
             if not can_recover:
                 say(f"{why}: the job ends")
@@ -309,8 +309,7 @@ class Coordinator:
 
     def _first_death(self, began: float) -> float:
         """Since when the training stands still: the death of a recovery that has failed counts, too."""
-        under_way = [] if self._recovery is None else [self._recovery.began]
-        return min([began, *under_way, *(at for _, at in self._lost)])
+        return min([began, *(one.began for one in [self._recovery] if one), *(at for _, at in self._lost)])
 
     def _restart(self, why: str, began: float, step: int) -> None:
         if self._ending.is_stopping:
@@ -402,6 +401,7 @@ class Coordinator:
     def _said_joined(self, rank: Rank, message: dict[str, Any]) -> None:
         if message["generation"] != self._ranks.generation or self._recovery is None:
             return
+        self._ranks.helpers.done()
         rank.has_joined = rank.is_whole = rank.is_open = True
         rank.forget_wait()
         self._recovery.note_filled(message)

@@ -26,6 +26,8 @@ def environment(place: Place, job: dict[str, Any]) -> dict[str, str]:
         "TORCHELASTIC_RESTART_COUNT": str(place.incarnation),
         "HOLDFAST_LAUNCH_ID": job["id"], "HOLDFAST_GENERATION": str(place.generation),
     }
+    if place.helper > 0:
+        made["HOLDFAST_HELPER"] = str(place.helper)
     may_have_hosts = place.can_change and not job["address"].startswith("127.")
     if (len(set(place.hosts)) > 1 or may_have_hosts) and "GLOO_SOCKET_IFNAME" not in os.environ:
         # Gloo would take the address of the host's name, which often is not that of the network.

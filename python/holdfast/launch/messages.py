@@ -23,6 +23,9 @@
                configuration (changes.py)          change_committed, can_change, cannot_change
                                               wish      more workers could run: rank 0 may ask
     unsaved    what its checkpoints do not have
+    helps      how many processes would share
+               the steps of its replacement, or
+               (alone) that it needs none of them
 
 Launchers of several hosts talk to each other in the same way, over TCP (hosts.py). Their connection may
 break and be made again, so their messages are numbered (Courier).

@@ -1,7 +1,9 @@
 """What a worker knows of its place in the job."""
 
 import socket
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass
@@ -21,6 +23,10 @@ class Place:
     connection: socket.socket  # to the launcher
     log: int  # descriptor of the memory for the start-up log
     page: memoryview  # memory that the launcher reads: PAGE_STEP and so on
+    helped: int = -1  # the worker whose steps this one helps to make again; -1 if it does not
+    helper: int = 0  # its number among the processes that share them; 0 is that of the replacement
+    helpers: int = 0  # how many these are; 0 if there are none
+    alone: str = ""  # why a replacement has no helpers, if there were to be some
 
     @property
     def world(self) -> int:
@@ -28,9 +34,12 @@ class Place:
 
     @property
     def rank(self) -> int:
-        """The rank of the worker; -1 as long as it is none."""
-        return self.members.index(self.slot) if self.slot in self.members else -1
+        """The rank of the worker, or of the one that it helps; -1 as long as it is none."""
+        slot = self.slot if self.helped < 0 else self.helped
+        return self.members.index(slot) if slot in self.members else -1
 
+
+HELPERS = 1_000_000  # the numbers of workers that help a replacement begin here
 
 FAILED = 1  # the exit code of a worker after an exception, and of one that could not save
 STOPPED = 143  # the exit code of a worker that was asked to stop and has saved
@@ -41,3 +50,8 @@ PAGE_STEP = 0  # the step that the worker is in; -1 before the first
 PAGE_BEAT = 1  # when a native thread of the worker was last at work; 0 before the first time
 PAGE_LOOKED = 2  # when the worker last looked which collective calls it waits in
 PAGE_WAITS_SINCE = 3  # since when it has waited in one; 0 if it waits in none
+
+
+def folder_of_helper(pid: int) -> Path:
+    """Where a process that helps a replacement has its job, which saves nothing. The launcher removes it."""
+    return Path(tempfile.gettempdir()) / f"holdfast-helper-{pid}"

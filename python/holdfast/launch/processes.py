@@ -17,6 +17,7 @@ import base64
 import contextlib
 import mmap
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -32,12 +33,14 @@ from holdfast.launch.loop import Awake, Loop
 from holdfast.launch.messages import Reader, send
 from holdfast.launch.place import (
     FAILED,
+    HELPERS,
     PAGE_BEAT,
     PAGE_BYTES,
     PAGE_LOOKED,
     PAGE_STEP,
     PAGE_WAITS_SINCE,
     Place,
+    folder_of_helper,
 )
 from holdfast.launch.printer import Printer
 
@@ -108,7 +111,9 @@ class Workers:
                   job: dict[str, Any]) -> None:
         if rank in self._processes:
             self._remove(self._processes[rank])
-        if not is_replacement or rank not in self._logs:
+        if rank >= HELPERS:
+            self._logs[rank] = os.dup(self._logs[place["helped"]])
+        elif not is_replacement or rank not in self._logs:
             self._make_log(rank)
         page = self._fresh_page(rank, keeps_step=is_replacement)
         ours, theirs = socket.socketpair()
@@ -162,6 +167,8 @@ class Workers:
 
     def _print_to(self, rank: int) -> tuple[int, ...]:
         """Descriptors of what a new process prints to: its outputs, or both; () if as this process."""
+        if rank >= HELPERS:  # the replacement prints the same
+            return (os.open(os.devnull, os.O_WRONLY),)
         if self.logs is not None:
             return (os.open(self.logs / f"rank-{rank}.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o666),)
         return () if self.printer is None else self.printer.open(rank)
@@ -272,6 +279,9 @@ class Workers:
         if self.printer is not None:
             self.printer.release(process.rank)
         del self._processes[process.rank]
+        if process.rank >= HELPERS:
+            os.close(self._logs.pop(process.rank))
+            shutil.rmtree(folder_of_helper(process.pid), ignore_errors=True)
         return os.waitstatus_to_exitcode(status)
 
 

@@ -5,70 +5,11 @@ configuration (changes.py), `Ranks.all` has the workers in the order of their ra
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast.launch.helpers import Helpers
 from holdfast.launch.hosts import Host
-
-
-@dataclass(eq=False)
-class Rank:
-    """One rank, and the process that it has now."""
-
-    number: int
-    home: int  # the number of the host that it belongs to
-    host: Host | None = None  # where its process runs
-    serial: int = 0  # of its process
-    pid: int = 0
-    is_whole: bool = True  # it has its state: it began with the job, or was filled
-    is_running: bool = False  # it has committed an update
-    is_open: bool = False  # it can write events
-    is_closed: bool = False  # its Checkpointer was closed: its training is over
-    is_cut_off: bool = False  # it has lost its connection to another rank in this generation
-    plain: str = ""  # why no rank can be replaced, if it has said so
-    has_joined: bool = True
-    status: dict[str, Any] | None = None  # what it has said of its update, in the generation that is being made
-    failed: dict[str, Any] = field(default_factory=dict)  # the exception that ends it
-    exit_code: int | None = -1  # None as long as its process lives
-    left_at: tuple[int, float] | None = None  # the step and the time, if it ended with 0 or STOPPED
-    is_waiting: bool = False  # it is no rank of the job, and can become one at once
-
-    @property
-    def has_left_early(self) -> bool:
-        """True if its process has ended as if all was well, but not because its training was over."""
-        return self.left_at is not None and not self.is_closed
-
-    @property
-    def step(self) -> int:
-        return self.host.steps.get(self.number, -1) if self.host else -1
-
-    @property
-    def waits(self) -> float | None:
-        """How long it has waited in a collective call; None if it is in none."""
-        serial, waits = self.host.waits.get(self.number, (0, None)) if self.host else (0, None)
-        # The newest report of another host may be about the process that this one has replaced.
-        return waits if serial == self.serial else None
-
-    def forget_wait(self) -> None:
-        """The call that it has waited in was ended, because another rank was lost."""
-        if self.host is not None:
-            self.host.waits.pop(self.number, None)
-
-    def tell(self, **message: Any) -> None:
-        """Sends a message to its process."""
-        if self.host is not None:
-            self.host.do({"do": "tell", "rank": self.number, "serial": self.serial,
-                          "message": message})
-
-    def abandon(self, why: str) -> None:
-        """Ends its process, and nothing is heard of that."""
-        self.kill(why)
-        self.exit_code, self.serial = -1, 0
-
-    def kill(self, why: str) -> None:
-        """Ends its process, which is then lost."""
-        if self.host is not None:
-            self.host.do({"do": "kill", "rank": self.number, "serial": self.serial, "why": why})
+from holdfast.launch.rank import Rank
 
 
 class Ranks:
@@ -78,6 +19,7 @@ class Ranks:
         """`can_change` if there may be more workers than ranks."""
         self.all: list[Rank] = []
         self.spares: list[Rank] = []  # workers that wait for a place in the job, or have left it
+        self.helpers = Helpers()
         self.configuration = ""  # that of the job, if a change has led to it
         self.can_change = can_change
         self.is_rebuilt = False  # a change has led to it while the processes lived
@@ -167,11 +109,17 @@ class Ranks:
         if is_replacement:
             self._move_log(rank.number, host)
         started = self._new(rank, host, is_whole=not is_replacement, has_joined=not is_replacement)
+        is_single = len(self.missing()) == 1
+        many = self.helpers.count_for(rank, is_single=is_single) if is_replacement and not self.is_rebuilt else 0
         self.all[self.order_of(rank)] = started
         host.steps[rank.number] = rank.step if is_replacement else -1
-        self._do_start(started, host, job, is_replacement)
+        self._do_start(started, host, job, is_replacement, helpers=many, alone=self.helpers.why_alone)
         if is_replacement and self.decided:
             started.tell(say="decided", **self.decided)
+        for place in range(1, many):
+            self._starts += 1
+            helper = self.helpers.add(started, place, self._starts)
+            self._do_start(helper, host, job, is_replacement, helped=rank.number, helper=place, helpers=many)
         return started
 
     def start_spare(self, number: int, home: int, host: Host, job: dict[str, Any]) -> None:
@@ -205,16 +153,17 @@ class Ranks:
         self._starts += 1
         return Rank(rank.number, rank.home, host, self._starts, exit_code=None, **state)
 
-    def _do_start(self, rank: Rank, host: Host, job: dict[str, Any], is_replacement: bool) -> None:
+    def _do_start(self, rank: Rank, host: Host, job: dict[str, Any], is_replacement: bool, **helping: Any) -> None:
         there = sorted(one.number for one in [*self.all, *self.spares] if one.home == rank.home)
+        local = there.index(helping.get("helped", rank.number))
         place = {"home": rank.home, "members": [one.number for one in self.all],
                  "hosts": [one.home for one in self.all], "generation": self.generation,
                  "incarnation": self.incarnation, "configuration": self.configuration,
                  "can_change": self.can_change,
-                 "is_rebuilt": self.is_rebuilt}
+                 "is_rebuilt": self.is_rebuilt, **helping}
         host.do({"do": "start", "rank": rank.number, "serial": rank.serial,
                  "is_replacement": is_replacement, "place": place,
-                 "job": {**job, "local": [there.index(rank.number), len(there)]}})
+                 "job": {**job, "local": [local, len(there)]}})
 
     def keep_log(self, host: Host, part: dict[str, Any]) -> None:
         """Keeps a part of the start-up log of a rank on another host."""
@@ -234,6 +183,7 @@ class Ranks:
         """Begins a generation. A replacement that was not whole yet begins anew."""
         self.generation += 1
         self.decided = {}
+        self.helpers.end()
         for rank in self.all:
             rank.status, rank.has_joined, rank.is_cut_off = None, False, False
             if not rank.is_whole and rank.exit_code is None:
@@ -245,6 +195,7 @@ class Ranks:
         self.incarnation += 1
         self.decided, self.logs, self.has_begun, self.is_rebuilt = {}, {}, False, False
         self.spares, self.islands = [], []
+        self.helpers.done()
         for rank in self.all:
             rank.exit_code = -1
 

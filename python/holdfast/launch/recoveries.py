@@ -44,7 +44,8 @@ class Recovery:
         self.outcome = "restart" if reason else "go on"
         self.steps_lost = 0
         self._rung = "disk" if reason else "replica"  # where the state came from
-        self._bytes = self._replayed = self._log_bytes = 0
+        self._bytes = self._replayed = self._log_bytes = self._helpers = 0
+        self._sums = 0.0  # seconds that helpers took to add up what each had made
         self._inexact: list[str] = []
         self._reached: dict[str, float] = {}
 
@@ -62,6 +63,8 @@ class Recovery:
         self._bytes += told.get("bytes", 0)
         self._replayed = max(self._replayed, told.get("replayed", 0))  # several replacements replay at once
         self._log_bytes += told.get("log_bytes", 0)
+        self._helpers += told.get("helpers", 0)
+        self._sums += told.get("sums", 0.0)
         self._rung, self.reason = told.get("rung", self._rung), told.get("reason", self.reason)
         self.step = told.get("step", self.step)
         self.note_inexact(told.get("inexact") or [])
@@ -102,6 +105,7 @@ class Recovery:
         exact = f"not exact: {_list(self._inexact)}" if self._inexact else "exact"
         lost = f"{self.steps_lost} step{'' if self.steps_lost == 1 else 's'} lost"
         lost += f", {self._replayed} replayed" if self._rung in _REPLAYED else ""
+        lost += f" by {self._helpers} helpers" if self._helpers else ""
         return (f"step {self.step} goes on after {sum(seconds.values()):.1f} s: {how}, {exact}, "
                 f"{lost} ({phases})")
 
@@ -111,7 +115,7 @@ class Recovery:
         return {"generation": self.generation, "step": self.step, "outcome": self.outcome,
                 "rung": self._rung, "reason": self.reason,
                 "exact": not self._inexact, "steps_lost": self.steps_lost, "bytes": self._bytes,
-                "steps_replayed": self._replayed, "log_bytes": self._log_bytes,
+                "steps_replayed": self._replayed, "log_bytes": self._log_bytes, "helpers": self._helpers, "sums": self._sums,
                 **{phase: seconds.get(phase, 0.0) for phase in PHASES}}
 
 

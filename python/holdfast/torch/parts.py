@@ -4,12 +4,14 @@ They are made when the Checkpointer is, and made anew when the configuration of 
 model is another object, and the ranks are others. Only elastic/member.py calls the methods for that.
 """
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from holdfast import _native
 from holdfast.checkpoint import Tiers, log_messages
+from holdfast.launch.place import folder_of_helper
 from holdfast.options import Failures, Layout, Recover, Resuming, Schedule, Watch, Writing
 from holdfast.torch.loop.closing import Closing, close_at_exit
 from holdfast.torch.loop.due_save import DueSave
@@ -87,12 +89,13 @@ class Parts:
         self._run_is_checked = self._is_attached = False
         self._recovery = recovery_for(given.recover, self._state, self._buckets, given.scaler,
                                       given.layout.group, given.run, given.every)
-        transport = self._recovery.connect()
+        transport, is_helper = self._recovery.connect(), self._recovery.is_helper
         job = open_job(
-            given.run, transport, every=given.every if isinstance(given.every, str) else "never",
-            keep=given.keep, tiers=given.tiers, writing=given.writing, failures=given.failures,
+            str(folder_of_helper(os.getpid())) if is_helper else given.run, transport,
+            every=given.every if isinstance(given.every, str) and not is_helper else "never",
+            keep=given.keep, tiers=() if is_helper else given.tiers, writing=given.writing, failures=given.failures,
             schedule=given.schedule, resuming=given.resuming, recover=self._recovery.is_active,
-            handover=given.folder)
+            handover=None if is_helper else given.folder)
         self._saves = Saves(job, self._state, self._buckets, given.keep)
         self._watch = watch_for(given.watch, self._state, self._saves, self._messages)
         self._closing = Closing(self._saves, transport, given.failures, self._release, self._state.rank)

@@ -118,7 +118,11 @@ HOW = {
     "other model": "the replacement has another model",
     "stops first": "the launcher gets SIGTERM right before a rank dies",
     "gpipe": "stages in another schedule", "interleaved": "the same, with two stages on each rank",
-    "zero bubble": "the same", "keeps nothing": "Recover(log=None)",
+    "zero bubble": "the same", "2 helpers": "Recover(helpers=2)", "4 helpers": "Recover(helpers=4)",
+    "a helper dies": "once, in its start", "a helper dies later": "once, in its second step",
+    "no statistics": "LayerNorm in place of BatchNorm", "returns outputs": "the last stage looks at its outputs",
+    "adds up": "two calls of the schedule in a step",
+    "keeps nothing": "Recover(log=None)",
     "keeps little": "room for less than one step of messages",
     "spills": "4 kB of messages, or no update, and more in a folder",
     "sgd": "SGD with momentum", "adamax": "Adamax", "amsgrad": "AMSGrad", "fused": "fused AdamW",
@@ -140,11 +144,14 @@ kind, run, steps, kills = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4
 how = set(sys.argv[5:])
 assert how <= set(HOW), how
 rank = int(os.environ["RANK"])
+helper = int(os.environ.get("HOLDFAST_HELPER", "0"))  # of a replacement; 0 for a rank
 step = -1
 
 
 def here(point):
     """Dies, if this is a place to die at."""
+    if helper:
+        return
     for kill in (f"{rank}:{step}:{point}", f"{rank}:*:{point}"):
         mark = Path(f"{run}.killed") / kill
         if kill in kills and not mark.exists():
@@ -167,7 +174,8 @@ class Samples(torch.utils.data.Dataset):
 
 
 def block():
-    return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.Dropout(0.1), nn.Tanh())
+    norm = nn.LayerNorm if "no statistics" in how else nn.BatchNorm1d
+    return nn.Sequential(nn.Linear(WIDTH, WIDTH), norm(WIDTH), nn.Dropout(0.1), nn.Tanh())
 
 
 class Blocks(nn.Module):
@@ -337,6 +345,8 @@ class Training:
         if how & {"drops first", "zeroes first"} and not self.keeps_gradients():
             self.optimizer.zero_grad(set_to_none="drops first" in how)
         here("forward")
+        if "a helper dies later" in how and len(calls) == 1:
+            end_helper_once()
         if "schedules first" in how:
             self.schedule_rates()
         if "counts in the step" in how:
@@ -453,10 +463,13 @@ class Training:
             (loss if self.scaler is None else self.scaler.scale(loss)).backward()
             return loss
         losses = []
-        self.schedule.step(*([x] if self.is_first else []),
-                           **({"target": x, "losses": losses} if self.is_last else {}))
+        for _ in range(2 if "adds up" in how else 1):
+            made = self.schedule.step(*([x] if self.is_first else []),
+                                      **({"target": x, "losses": losses} if self.is_last else {}))
         if kind == "stages":
             clip(self.net.parameters())
+        if "returns outputs" in how and losses:
+            losses.append((made * torch.arange(float(len(made)))[:, None]).mean())
         return torch.stack(losses).mean() if losses else torch.zeros(())
 
     @property
@@ -611,7 +624,7 @@ def main():
         assert ck.run(validate) == dist.get_world_size()
     global batches
     batches = iter(training.loader)
-    with open(f"{run}.losses.{rank}", "a") as losses:
+    with open(os.devnull if helper else f"{run}.losses.{rank}", "a") as losses:
         asked = drawing(batches) if "draws first" in how else batches
         for step, batch in zip(range(start, steps), asked):
             made = make_step(ck, training, batch)
@@ -650,6 +663,8 @@ def recover():
     log = "auto" if how & {"auto", "keeps slowly"} else log
     if "keeps half" in how:
         return holdfast.Recover(log="messages", memory=9000)
+    if helpers := [one for one in how if one.endswith(" helpers")]:
+        return holdfast.Recover(log=log, helpers=int(helpers[0].split()[0]))
     if how & {"spills", "flips a bit"}:
         os.makedirs(f"{run}.spill", exist_ok=True)
         return holdfast.Recover(log=log, memory=4000 if kind == "stages" else 1, spill=f"{run}.spill")
@@ -752,12 +767,21 @@ def is_replacement():
 
 
 def after_resume(training):
+    if "a helper dies" in how:
+        end_helper_once()
     if "other threads" in how and kind == "stages" and is_replacement():
         torch.set_num_threads(torch.get_num_threads() + 1)
     if "sets a rate" in how:
         training.optimizer.param_groups[0]["lr"] = 5e-3
     if "spoils a weight" in how:
         spoil_once(training)
+
+
+def end_helper_once():
+    mark = Path(f"{run}.helper")
+    if helper == 1 and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def spoil_once(training):

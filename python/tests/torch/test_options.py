@@ -106,3 +106,14 @@ def test_own_generators_are_objects_too(tmp_path):
         assert ck.resume() == 1 and ck.report.inexact == []
     assert again["dice"].random() == expected[0]
     assert torch.equal(torch.rand(3, generator=again["noise"]), expected[1])
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"helpers": -1}, r"^helpers=-1; expected 0 to 64 processes$"),
+    ({"helpers": True}, r"^helpers=True; expected 0 to 64 processes$"),
+    ({"helpers": 2, "log": "updates"}, r"^helpers=2, log='updates': helpers share steps .* expected log=\"messages\""),
+    ({"helpers": 2, "undo": True}, r"^helpers=2, undo=True: helpers share steps"),
+])
+def test_wrong_numbers_of_helpers_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        holdfast.Recover(**options)

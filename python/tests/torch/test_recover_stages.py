@@ -1,6 +1,7 @@
 """A pipeline stage that no other rank has is killed: its replacement makes the steps since the newest durable
 one again alone, by what the others had said to it, and every bit is that of a run in which nobody died."""
 
+import json
 import re
 
 import pytest
@@ -12,7 +13,7 @@ from holdfast.torch.recover.log_cost import find_excess
 
 STEPS = 14
 POINTS = [point for point in STEP_POINTS if point not in ("backward", "after forward")]
-FOUND = re.compile(r"goes on after .*?: messages, exact, 0 steps lost, (\d+) replayed [(]")
+FOUND = re.compile(r"goes on after .*?: messages, exact, 0 steps lost, (\d+) replayed( by \d helpers)? [(]")
 
 
 @pytest.fixture(scope="module")
@@ -21,16 +22,27 @@ def whole(tmp_path_factory):
     return Whole(tmp_path_factory)
 
 
-NOT_TRAINING = {"spills", "keeps little", "waits", "unsettled early"}
+NOT_TRAINING = {"spills", "keeps little", "waits", "unsettled early", "2 helpers", "4 helpers"}
 
 
-def check(tmp_path, whole, kills, how=(), ranks=None, steps=STEPS):
-    """Runs stages with these kills. Returns how many runs were made again after each."""
+def check(tmp_path, whole, kills, how=(), ranks=None, steps=STEPS, alone=""):
+    """Runs stages with these kills. Returns how many runs were made again after each.
+
+    `alone` is a number of helpers that are wanted and not there.
+    """
     ran = Ran("stages", tmp_path / "run", steps, kills, how, ranks, timeout=240)
     ran.check(whole("stages", steps, [one for one in how if one not in NOT_TRAINING], ranks))
-    found = [int(one) for one in FOUND.findall(ran.said)]
+    found = FOUND.findall(ran.said)
     assert len(found) == len(kills), ran.said
-    return found
+    helpers = {one[0] for one in how if one.endswith(" helpers")} - {alone}
+    assert all(by == "".join(f" by {many} helpers" for many in helpers) for _, by in found), ran.said
+    return [int(one) for one, _ in found]
+
+
+def reasons(tmp_path):
+    """Why each recovery of the run was as it was, without the tensor that no other rank had."""
+    lines = [json.loads(line) for one in (tmp_path / "run").rglob("*.jsonl") for line in one.read_text().splitlines()]
+    return [one["reason"].partition("no other rank has it")[2] for one in lines if one.get("event") == "recovered"]
 
 
 def test_each_stage_comes_back_alone_wherever_it_dies(tmp_path, whole):
@@ -52,6 +64,28 @@ def test_a_loop_that_saves_itself_does_not_save_the_step_again_that_it_begins_be
 def test_where_none_is_made_again_other_threads_are_seen(tmp_path, whole):
     ran = Ran("stages", tmp_path / "run", 8, ["1:5:forward"], ["waits", "other threads"])
     ran.check_restart(whole("stages", 8), "threads: differs from what the lost rank had told")
+
+
+@pytest.mark.parametrize("how", first_of([["4 helpers"], ["2 helpers"], ["2 helpers", "gpipe"],
+                                          ["4 helpers", "adds up"]], 1), ids="-".join)
+def test_processes_share_the_micro_batches_of_each_stage_and_the_bits_are_the_same(tmp_path, whole, how):
+    kills = ["2:3:after backward", "1:8:gate", "0:12:committed"]
+    replayed = check(tmp_path, whole, kills, [*how, "no statistics", "returns outputs"])
+    assert replayed[0] == 3 and all(replayed), replayed
+
+
+@pytest.mark.parametrize("how", first_of([["a helper dies later"], ["a helper dies"]], 0), ids="-".join)
+def test_a_helper_that_dies_leaves_the_replacement_alone(tmp_path, whole, how):
+    ran = Ran("stages", tmp_path / "run", STEPS, ["1:8:after backward"], ["4 helpers", "no statistics", *how])
+    assert ran.code == 0 and (tmp_path / "run.helper").exists(), ran.said
+    ran.check_end(whole("stages", STEPS, ["no statistics"]))
+    assert len(FOUND.findall(ran.said)) == 1 and "all ranks start again" not in ran.said, ran.said
+    assert reasons(tmp_path) == ["; no helpers: one of them has died"]
+
+
+def test_a_stage_whose_forward_passes_write_to_buffers_is_made_again_by_one_process(tmp_path, whole):
+    check(tmp_path, whole, ["1:5:forward"], ["2 helpers"], steps=8, alone="2")
+    assert reasons(tmp_path) == ["; no helpers: forward passes write to buffers"]
 
 
 @LONG

@@ -113,7 +113,7 @@ class GatedSteps:
 
     def _run(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         self._groups.end_start_up()
-        if self._membership.gate is None:
+        if self._membership.gate is None and self._replay is None:
             return self._run_alone(function, args, kwargs)
         skipped = self._skip("run", name)
         if skipped is not None:

@@ -47,6 +47,8 @@ class Link:
         self.hosts = place.hosts
         self.meeting = "address"  # under which name the ranks of the generation meet
         self.is_replacement = place.is_replacement
+        # Processes that share the steps which a replacement makes again (helping.py).
+        self.helper, self.helpers, self.alone = place.helper, place.helpers, place.alone
         self.is_joiner = place.rank < 0  # this process has no rank yet
         self.configuration, self.is_rebuilt = place.configuration, place.is_rebuilt
         self.generation = -1 if place.rank < 0 or place.is_replacement else place.generation  # of this process
@@ -88,6 +90,11 @@ class Link:
     def is_closed(self) -> bool:
         """True if the launcher is gone."""
         return self._closed_at is not None
+
+    @property
+    def is_helper(self) -> bool:
+        """True in a process that helps a replacement, and is no rank."""
+        return self.helper > 0
 
     @property
     def is_unfilled(self) -> bool:

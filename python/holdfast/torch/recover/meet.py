@@ -39,6 +39,14 @@ def meet_all(link: Link, change: dict[str, Any]) -> TcpTransport:
                  is_local=change["is_local"])
 
 
+def meet_helpers(link: Link) -> TcpTransport:
+    """A transport between the replacement of a rank and the processes that help it, all on one host.
+
+    Fails as meet() does.
+    """
+    return _meet(link, f"helpers of {link.rank}", link.born, link.helper, link.helpers, is_local=True)
+
+
 def _meet(link: Link, what: str, generation: int, number: int, of: int, *,
           is_local: bool) -> TcpTransport:
     store = dist.PrefixStore(f"holdfast/{link.incarnation}.{generation}",

@@ -5,7 +5,7 @@ it needs. The replacement does the same from its side.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -27,6 +27,7 @@ from holdfast.torch.recover.messages import Messages, plan_replay
 from holdfast.torch.recover.open_gate import OpenGate
 from holdfast.torch.recover.records import Records
 from holdfast.torch.recover.replay import Replay, load_durable
+from holdfast.torch.recover.sharing import Sharing
 from holdfast.torch.recover.trail import SkippedCalls, Trail, unpack_calls
 from holdfast.torch.recover.undo import Undo
 from holdfast.torch.recover.updates import load_resting, make_again, plan_updates, seal_of_all
@@ -50,6 +51,7 @@ class Membership:
         self.draws = LoopDraws(state, self.records)
         self._agreement = Agreement(state, self.draws)
         self.messages = Messages(side.groups.log, options, state)
+        self._sharing = Sharing(side.link, side.groups, self.messages, state, self.ask_to_restart)
         self.undo: Undo | None = None  # with Recover(undo=True)
         self.is_making_updates = False  # again, from what was kept of them
         self.durable: int | None = None  # the newest durable step when this generation began; equal on all ranks
@@ -112,7 +114,7 @@ class Membership:
 
     def connect(self) -> _native.TcpTransport | None:
         """The transport of the first generation, or of the one that a replacement joins."""
-        if self.link.world == 1:
+        if self.link.world == 1 or self.link.is_helper:
             return None
         generation = self.link.generation  # a newer one may have been announced meanwhile
         if self.is_replacement:
@@ -193,10 +195,9 @@ class Membership:
         assert self._transport is not None
         log = self.groups.log.native
         heard.replaying = peers.answer(self._transport, (rung, after, target))
-        wanted = _native.WantedCalls(self.link.rank, [name for name, _ in self.groups.describe()], after, target)
         before = log.bytes
         for other in sorted(heard.told):
-            log.receive_from(self._transport, other, wanted)
+            log.receive_from(self._transport, other, self._sharing.wanted(after, target))
         return int(log.bytes - before)
 
     def _begin_replay(self, decided: dict[str, Any], heard: peers.Heard, why: str) -> Replay:
@@ -216,6 +217,9 @@ class Membership:
         peers.wait_for(self._transport, heard.replaying, "updates")
         _native.change_layout(self._transport, _native.Pieces([]), _native.Pieces([]), peers.PATIENCE)
         twin = peers.twin_of(self._state, heard.told)["trail"]
+        reason = f"{heard.lacks}: no other rank has it"
+        shares, alone = self._sharing.lead({"twin": twin, "step": step, "durable": self.durable, "after": after,
+                                            "runs": runs})
         own = load_durable(self._run, step, self._state, self._buckets) if self.durable is not None else {}
         self.link.say("reached", phase="loaded")
         reach("filled")
@@ -227,7 +231,8 @@ class Membership:
         self.trail.begin_behind(step)
         self.messages.take_over(step, after)
         replay = Replay(decided, runs, heard.kept, unpack_calls(twin["before"]), size,
-                        f"{heard.lacks}: no other rank has it")
+                        f"{reason}; no helpers: {alone}" if alone else reason)
+        replay.shares = shares
         if replay.is_done:
             self.records.load(heard.kept["record"])
             self.draws.take_over(own)
@@ -241,8 +246,28 @@ class Membership:
         if found := sorted(ranks.intersection(self._island())):
             raise LookupError(f"rank {found[0]}, of the same island, {what}")
 
+    def help(self) -> Replay:
+        """This process helps a replacement: gets what it needs from it, and loads the durable step, too."""
+        try:
+            self._check_start_up()
+            self.groups.on_unanswered = self._sharing.fail
+            with self.groups.silent():
+                told, shares = self._sharing.follow()
+                if told["durable"] is not None:
+                    load_durable(self._run, told["step"], self._state, self._buckets)
+            self.trail.load(told["twin"], [])
+            self.trail.begin_behind(told["step"])
+            self.messages.take_over(told["step"], told["after"])
+            replay = Replay({}, told["runs"], {}, unpack_calls(told["twin"]["before"]), 0, "")
+            replay.shares = shares
+        except Exception as error:
+            self._sharing.fail(error)
+        return replay
+
     def end_replay(self, replay: Replay) -> None:
         """The replacement has come to where the others are: it joins them, if it has the right bits."""
+        if replay.shares is not None:
+            self.messages.end_sharing(replay.decided["target"])
         if why := replay.find_difference(self.records):
             self.ask_to_restart(ValueError(f"{why}: differs from what the lost rank had told, after "
                                            f"{replay.made} runs were made again"))
@@ -254,7 +279,8 @@ class Membership:
             peers.tell(self._transport, {}, patience=None)
             self._become_part(replay.decided, "live", is_new=True, step=self.trail.last_step + 1,
                               rung="messages", reason=replay.reason, replayed=replay.made,
-                              log_bytes=replay.log_bytes, inexact=inexact)
+                              log_bytes=replay.log_bytes, inexact=inexact,
+                              **({} if replay.shares is None else replay.shares.told()))
         except (Error, TimeoutError, RuntimeError) as error:
             if self.link.hears_of_newer(generation):
                 wait_for_end()  # another rank died, and another process takes this one's place
@@ -386,7 +412,7 @@ class Membership:
             self._leave(self.trail.last_step, told["why"], told["code"])
         raise SystemExit(told["code"])
 
-    def ask_to_restart(self, error: Exception) -> None:
+    def ask_to_restart(self, error: Exception) -> NoReturn:
         """Has the launcher start all ranks again, this one too. Does not return."""
         self.link.say("restart", why=str(error))
         wait_for_end()

@@ -31,6 +31,7 @@ from holdfast.options import Recover
 from holdfast.torch.loop.durable_steps import DurableSteps
 from holdfast.torch.recover.buddies import BuddyGate
 from holdfast.torch.recover.call_log import CallLog
+from holdfast.torch.recover.kept_draws import KeptDraws
 from holdfast.torch.recover.islands import Island, find_too_large, island_of, join_groups, plan_islands
 from holdfast.torch.recover.log_cost import MOST, LogCost, find_excess
 from holdfast.torch.recover.peers import Replaying, tell
@@ -80,6 +81,8 @@ class Messages:
         self._has_warned = False  # that the updates of this rank are not kept any more
         self._has_asked = False  # for a save, because the memory fills up
         self._has_stalled = False  # a step has waited for room in vain, and nothing was dropped since
+        self.shared = KeptDraws(log, state.generators)
+        self._lacks_sends = False  # what this rank had sent was lost with the process that it replaces
         self.durable: DurableSteps | None = None  # what this rank knows of saves
         self.steps_between_saves = 0  # 0 if that is not a fixed number
         log.on_unfit, log.make_room, log.inside = self._on_unfit, self._make_room, frozenset()
@@ -97,11 +100,12 @@ class Messages:
         self._cost.restart()
         is_first = not self._is_decided
         names = self._names_of_parameters()
-        told = tell(transport, {"log": self._options.log, "kept": None if is_first else self._kept(),
+        told = tell(transport, {"log": self._options.log, "helpers": self._options.helpers,
+                                "kept": None if is_first else self._kept(),
                                 "boxes": self._boxes() if is_first else [], "names": names, "undo": self._options.undo})
         if any(one["undo"] for one in told):
             check_replicas([one["boxes"] for one in told if one["kept"] is None])
-        logs = [one["log"] for one in told]
+        logs, self.shared.helpers = [one["log"] for one in told], max(one["helpers"] for one in told)
         if self._is_decided or None in logs:
             return
         self._is_decided, self._is_wished, self._is_auto = True, "updates" in logs, set(logs) == {"auto"}
@@ -126,6 +130,7 @@ class Messages:
         self._kinds, self._why_not, self.islands = tuple(chosen.kinds), dict(chosen.why_not), chosen.islands
         self._log.keeps_steps = "messages" in self._kinds and not self._why_not["messages"]
         self._log.inside = frozenset(island_of(self.islands, self._state.rank)) if self.islands else frozenset()
+        self.shared.choose(is_kept="messages" in self._kinds)
 
     def _kept(self) -> dict[str, Any]:
         return {"kinds": list(self._kinds), "why not": self._why_not, "is judged": self._is_judged,
@@ -168,6 +173,7 @@ class Messages:
             self._log.whole_after = update - 1
         self._names[update] = name
         self._log.begin(update)
+        self.shared.begin(update)
 
     def prepare(self, update: int, optimizer: Any, written: Sequence[str]) -> None:
         """At the gate: makes the entry of an update, which pass_on() gives to the buddy."""
@@ -185,6 +191,7 @@ class Messages:
         if not self._kinds:
             return
         update = gate.committed + 1
+        self.shared.pass_on(gate, update)
         if "updates" in self._kinds:
             self._pass_on_update(gate, update)
         if update >= _CHOSEN_AT and not self._has_islands:
@@ -294,6 +301,7 @@ class Messages:
     def look(self, job: _native.Job) -> None:
         """Behind a step: drops what a durable step has, and asks for another one if there is little room."""
         self._cost.write_event(job)
+        self.shared.tell_helpers(is_on=self.is_on and not self._why_not["messages"])
         if not self.is_on:
             return
         self._drop_durable()
@@ -306,10 +314,26 @@ class Messages:
             job.ask_to_save("what is kept for a lost rank fills its memory" if is_full else
                             "what was kept for another rank was lost with this one")
 
+    def share(self) -> dict[str, Any]:
+        """What this rank sends is not kept from now on, for it does not send all. What its helpers must know."""
+        self._log.keeps_steps = False
+        return self._kept()
+
+    def help(self, told: dict[str, Any]) -> None:
+        """This process helps a replacement, which has told that."""
+        self._kinds, self._why_not = tuple(told["kinds"]), told["why not"]
+        self._is_decided, self._log.keeps_steps = True, False
+
+    def end_sharing(self, update: int) -> None:
+        """All steps up to that update were made again."""
+        self._log.keeps_steps = "messages" in self._kinds and not self._why_not["messages"]
+        self._log.whole_after, self._lacks_sends = update, True
+        self.shared.watch()
+
     def _has_lost_entries(self) -> bool:
         """True if the process that this one replaces had entries of updates that no durable step has."""
         behind = min(self._update_of.values(), default=0)
-        return "updates" in self._kinds and (self._log.whole_after or 0) > behind
+        return ("updates" in self._kinds or self._lacks_sends) and (self._log.whole_after or 0) > behind
 
     def _drop_durable(self) -> bool:
         """Drops what the newest durable step has. True if there was anything."""
@@ -352,6 +376,7 @@ class Messages:
     def _stop(self, why: str) -> None:
         """Keeps no messages any more. The other ranks hear of it at the gate that ends the trial."""
         self._why_not["messages"], self._log.keeps_steps = why, False
+        self.shared.refuse(why)
         if len(self._kinds) == 1:
             self._log.native.drop_through(1 << 62)
 

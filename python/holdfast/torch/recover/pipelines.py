@@ -12,6 +12,7 @@ from typing import Any
 
 from torch.distributed.pipelining import schedules
 
+from holdfast.torch.recover import micro_batches
 from holdfast.torch.recover.flat_copy import FlatCopy
 from holdfast.torch.recover.group import Groups
 from holdfast.torch.values import generators as random_generators
@@ -19,6 +20,7 @@ from holdfast.torch.values import generators as random_generators
 
 def install(groups: Groups, *, is_replacement: bool) -> None:
     """Called once in a new worker."""
+    micro_batches.install()
     as_startup = functools.partial(_as_startup, groups, is_replacement)
     schedule = schedules._PipelineSchedule
     initialize = getattr(schedule, "_initialize_pp_stages", None)

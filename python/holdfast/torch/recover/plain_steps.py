@@ -19,7 +19,7 @@ class Resumed(NamedTuple):
 class PlainSteps:
     """Has the calls of Recovery, and recovers nothing."""
 
-    is_active = is_replaying = is_making_updates = False
+    is_active = is_replaying = is_making_updates = is_helper = False
 
     def __init__(self, group: Any) -> None:
         self._group = group

@@ -65,6 +65,20 @@ def are_alike(one: Any, other: Any) -> bool:
     return repr(one) == repr(other) if kind is float else one == other
 
 
+def pack_states(tree: Any) -> bytes:
+    """States of generators as bytes; those that are equal are there once."""
+    blocks: list[bytes] = []
+    tree = _take_out(tree, blocks)
+    once = {one: place for place, one in enumerate(dict.fromkeys(blocks))}
+    return _join({"of": tree, "places": [once[one] for one in blocks]}, list(once))
+
+
+def unpack_states(packed: bytes) -> Any:
+    """What pack_states() was given."""
+    told, once = _split(packed)
+    return _put_in(told["of"], [once[place] for place in told["places"]])
+
+
 def _with_places(values: dict[str, Any], blocks: list[bytes], states: States) -> dict[str, Any]:
     """The values with the places of their states in the blocks, to which these are added."""
     packed = {key: states.pack(values[key]) for key in _STATES if values.get(key) is not None}

@@ -14,6 +14,7 @@ from holdfast.torch.loop.end_of_training import is_exception_on_its_way
 from holdfast.torch.loop.saves import Saves
 from holdfast.torch.recover.crash_points import reach
 from holdfast.torch.recover.gated_steps import GatedSteps
+from holdfast.torch.recover.helper_steps import HelperSteps, room_for
 from holdfast.torch.recover.membership import Membership
 from holdfast.torch.recover.open_steps import OpenSteps
 from holdfast.torch.recover.plain_steps import PlainSteps, Resumed
@@ -36,7 +37,9 @@ class Recovery:
         self._side, self._link, self._groups = side, side.link, side.groups
         self._membership = Membership(side, state, buckets, run, options)
         self._membership.messages.steps_between_saves = steps_between_saves
-        self._steps = (OpenSteps if options.undo else GatedSteps)(self._membership, state, buckets, scalers)
+        kind = HelperSteps if self._link.is_helper else OpenSteps if options.undo else GatedSteps
+        self._steps = kind(self._membership, state, buckets, scalers)
+        self._membership.messages.shared.on_helpers = self._tell_helpers
         self._all_at_end = False  # all ranks have come to the end of the training
         self._is_plain = False  # the launcher was told that a lost rank cannot be replaced
         self._job: _native.Job | None = None
@@ -73,6 +76,14 @@ class Recovery:
         """Calls the function with each step that was done, and was made again behind its ck.step() (undo.py)."""
         if self._membership.undo is not None:
             self._membership.undo.on_step_again = listener
+
+    @property
+    def is_helper(self) -> bool:
+        """True in a process that helps a replacement to make steps again, and is no rank."""
+        return self._link.is_helper
+
+    def _tell_helpers(self, many: int) -> None:
+        self._link.say("helps", many=room_for(many))
 
     def agreed(self, step: int | None) -> None:
         """All ranks have agreed that this is the newest durable step; None if there is none."""
@@ -161,7 +172,8 @@ class Recovery:
         death; they find the end in the newest checkpoint, and have nothing to do but to close.
         """
         if is_exception_on_its_way():  # the other ranks may be anywhere
-            save()
+            if not self.is_helper:
+                save()
             return closing.close(timeout)
         while not self._unless_lost(lambda: self._make_durable(save, timeout)):
             pass

@@ -22,6 +22,7 @@ from holdfast import _native
 from holdfast.torch.loop.cuda_stream import current_stream
 from holdfast.torch.loop.resume import missing_or_reshaped
 from holdfast.torch.recover.flat_copy import FlatCopy
+from holdfast.torch.recover.helping import Shares
 from holdfast.torch.recover.record_bytes import are_alike, unpack_record
 from holdfast.torch.recover.records import Records
 from holdfast.torch.recover.trail import Call
@@ -41,6 +42,7 @@ class Replay:
                  before: list[Call], log_bytes: int, reason: str) -> None:
         """`kept` is the record of the lost rank, as peers.py has it; `before` are calls before the loop."""
         self.decided, self.log_bytes, self.reason = decided, log_bytes, reason
+        self.shares: Shares | None = None  # if several processes make the runs
         self.made = 0  # runs that were made again
         self._runs, self._kept, self._before = deque(runs), kept, list(before)
         self._saves: deque[tuple[int, str]] = deque()  # of the saved step: a loop that begins behind it may leave them out
@@ -76,6 +78,8 @@ class Replay:
                              f"ck.run({expected}); expected the same calls behind a saved step")
         self._runs.popleft()
         self._records = []
+        if self.shares is not None:
+            self.shares.begin(update)
         return update
 
     def note_record(self, records: Records, *, is_at_end: bool) -> None:

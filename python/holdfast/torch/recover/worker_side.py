@@ -3,7 +3,7 @@
 import os
 import time
 import weakref
-from typing import Any
+from typing import Any, NoReturn
 
 from holdfast.errors import Interrupted, UnavailableError
 from holdfast.launch.place import FAILED, Place
@@ -110,7 +110,7 @@ def _in_a_line(error: BaseException) -> str:
     return f"{name}: {first}"[:_LONGEST] if first else name
 
 
-def wait_for_end() -> None:
+def wait_for_end() -> NoReturn:
     """Waits until the launcher ends this process; ends it if the launcher is gone."""
     while _side is None or not _side.link.is_closed:
         time.sleep(_TICK)
