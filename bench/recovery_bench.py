@@ -306,6 +306,12 @@ class RecoveryBars(Bars):
             self.at_least(f"{way}: kills that came back by the log", sum(one["rung"] == way.split(", ")[1] for one in rows),
                           len(rows))  # fmt: skip
             self.at_most(f"{way}: replay / the same steps before", interval(recovery_logs.replay_ratio(seen, way)).low, bar)
+        for many in recovery_logs.SHARED:
+            rows = seen["ways"].get(f"stages, messages-{many}", [])
+            if rows:
+                self.at_least(f"kills with {many} helpers", sum(one["helpers"] == many for one in rows), len(rows))
+                self.at_most(f"replay by {many} / (that by one / {many} + sums)",
+                             interval(recovery_logs.shared_ratio(seen, many)).low, 1)  # fmt: skip
         self.at_most("cost of the log of messages, lower end of the interval",
                      interval([one["messages"] / one["none"] - 1 for one in seen["calm"]]).low, BAR_LOG)
 

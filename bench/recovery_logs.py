@@ -3,9 +3,10 @@
     holdfast launch -n 4 bench/recovery_logs.py FOLDER KIND LOG STEPS SAVED KILLED
 
 KIND is `stages` (each rank is a stage of a pipeline, 1F1B, MICRO micro-batches) or `shards` (FSDP2 over all ranks).
-LOG is messages, updates or none. Step SAVED is saved, and is durable before the next one begins; rank 1 ends itself
-in step KILLED, once. Compute is paced: the forward pass of a micro-batch sleeps PACE seconds on each rank, and the
-backward pass twice that. Rank 0 writes FOLDER/steps: each step, and when it was done.
+LOG is messages (messages-2: two processes share the replay), updates or none. Step SAVED is saved, and is durable
+before the next one begins; rank 1 ends itself in step KILLED, once. Compute is paced: the forward pass of a
+micro-batch sleeps PACE seconds on each rank, and the backward pass twice that. Rank 0 writes FOLDER/steps: each step,
+and when it was done.
 """
 
 import os
@@ -27,6 +28,9 @@ ROUNDS, PAIRS = 3, 8
 CALM_RANKS, CALM_STEPS, CALM_PACE = 2, 40, 0.0037  # steps of 100 ms: (8 + 1) * 3 * 3.7 ms
 WIDTH, BATCH = 256, 64
 NEVER = 1_000_000
+SHARED = (2, 4)  # processes that share the replay of a stage
+WAYS = [("stages", "messages"), *(("stages", f"messages-{many}") for many in SHARED), ("stages", "none"),
+        ("shards", "updates"), ("shards", "none")]  # fmt: skip
 
 
 def measure(folder: Path, keep: Callable[[dict], object]) -> None:
@@ -34,7 +38,7 @@ def measure(folder: Path, keep: Callable[[dict], object]) -> None:
     folder.mkdir()
     out: dict = {"ranks": RANKS, "micro": MICRO, "replayed steps": KILLED - SAVED - 1, "ways": {}, "calm": []}
     for number in range(ROUNDS):
-        for kind, log in (("stages", "messages"), ("stages", "none"), ("shards", "updates"), ("shards", "none")):
+        for kind, log in WAYS:
             seen = killed(folder / f"{kind}-{log}-{number}", kind, log)
             out["ways"].setdefault(f"{kind}, {log}", []).append(seen)
             progress(f"{kind}, {log}: {seen}")
@@ -65,7 +69,8 @@ def killed(folder: Path, kind: str, log: str) -> dict[str, float | str]:
     (told,) = events_of(folder / "run", "recovered")
     steps = [done[step] - done[step - 1] for step in range(SAVED + 2, KILLED)]
     return {"rung": told["rung"], "step": statistics.median(steps), "stood": done[KILLED] - done[KILLED - 1],
-            "replayed": told.get("replayed", 0.0), "log bytes": told["log_bytes"]}  # fmt: skip
+            "replayed": told.get("replayed", 0.0), "log bytes": told["log_bytes"],
+            "helpers": told["helpers"], "sums": told["sums"]}  # fmt: skip
 
 
 def calm(folder: Path, log: str) -> float:
@@ -77,6 +82,25 @@ def calm(folder: Path, log: str) -> float:
 def replay_ratio(seen: dict, way: str) -> list[float]:
     """Seconds of the replay beside those that the job took for the same steps."""
     return [one["replayed"] / (seen["replayed steps"] * one["step"]) for one in seen["ways"][way]]
+
+
+def shared_ratio(seen: dict, many: int) -> list[float]:
+    """Seconds of a replay that is shared beside 1 / `many` of one that is not, and its sums."""
+    alone = statistics.median(one["replayed"] for one in seen["ways"]["stages, messages"])
+    return [one["replayed"] / (alone / many + one["sums"]) for one in seen["ways"][f"stages, messages-{many}"]]
+
+
+def _helpers_text(seen: dict) -> str:
+    """What helpers gain; "" if it was not measured."""
+    found = [many for many in SHARED if f"stages, messages-{many}" in seen["ways"]]
+    if not found:
+        return ""
+    rows = {many: seen["ways"][f"stages, messages-{many}"] for many in found}
+    shares = " and ".join(f"{interval(replay_ratio(seen, f'stages, messages-{many}'))}" for many in found)
+    bars = " and ".join(f"{interval(shared_ratio(seen, many))}" for many in found)
+    sums = " and ".join(f"{statistics.median(one['sums'] for one in rows[many]):.2f}" for many in found)
+    return (f"If {' and '.join(map(str, found))} processes share the replay (`Recover(helpers=)`), it takes {shares} of the "
+            f"pipeline's time: {bars} times its share of the replay by one and the seconds for sums, which are {sums}. ")  # fmt: skip
 
 
 def logs_text(seen: dict) -> str:
@@ -93,7 +117,7 @@ def logs_text(seen: dict) -> str:
         f"**Where nobody has a replica** (SWIFT's setting: a kill {steps + 1} steps behind the newest checkpoint). {ranks} "
         f"ranks, paced, {micro} micro-batches in a step. A lost stage makes {steps} steps again from messages "
         f"({kept:.0f} MB are read) in {alone} of the time that the pipeline took for them; alone it has no bubble, and {micro} / "
-        f"({micro} + {ranks - 1}) is {micro / (micro + ranks - 1):.2f}. A lost shard of FSDP2 makes their updates again in "
+        f"({micro} + {ranks - 1}) is {micro / (micro + ranks - 1):.2f}. {_helpers_text(seen)}A lost shard of FSDP2 makes their updates again in "
         f"{updates} of that time. Training stands still for {stood['stages, messages']} s with the log of messages, and "
         f"{stood['stages, none']} s if all ranks start again from the checkpoint; {stood['shards, updates']} s with the log of "
         f"updates, and {stood['shards, none']} s without. While nobody dies, the log of messages adds {added} % to steps "
@@ -114,7 +138,7 @@ def main(folder: Path, kind: str, log: str, steps: int, saved: int, killed: int)
 
     import holdfast
 
-    pace = float(os.environ["PACE"])
+    pace, (log, _, many) = float(os.environ["PACE"]), log.partition("-")
 
     class Paced(torch.autograd.Function):
         @staticmethod
@@ -153,7 +177,7 @@ def main(folder: Path, kind: str, log: str, steps: int, saved: int, killed: int)
                               output_args=one.clone().requires_grad_())  # fmt: skip
         schedule = Schedule1F1B(stage, MICRO, loss_fn=loss_of)
     ck = holdfast.Checkpointer(folder / "run", model=model, optimizer=optimizer, data=loader, every="never",
-                               recover=holdfast.Recover(log=None if log == "none" else log))  # fmt: skip
+                               recover=holdfast.Recover(log=None if log == "none" else log, helpers=int(many or 0)))  # fmt: skip
 
     def make_gradients(x: torch.Tensor) -> None:
         if kind == "stages":
