@@ -11,6 +11,7 @@ table has the range over the machines instead of the interval.
 """
 
 import json
+import statistics
 import sys
 from collections.abc import Iterable
 from html import escape
@@ -42,7 +43,7 @@ LIBRARIES = [
 ]
 COLUMNS = ["", "a save adds (95 % interval)", "the first save adds", "on disk after"]
 
-WIDTH, LEFT, BAR, GAP, TOP = 720, 170, 22, 14, 52  # pixels
+WIDTH, LEFT, BAR, GAP, TOP = 720, 205, 22, 14, 52  # pixels
 COLOURS = {  # text, muted text, Holdfast's bar, other bars
     "light": ("#1f2328", "#59636e", "#0969da", "#afb8c1"),
     "dark": ("#f0f6fc", "#9198a1", "#4493f8", "#656c76"),
@@ -81,7 +82,7 @@ def over_machines(name: str, key: str) -> str:
     if max(low for low, _ in spans) <= min(high for _, high in spans) or len(seen) == 1:
         return milliseconds(seen[0])
     middles = [one[0] if isinstance(one, list) else one for one in seen]
-    return f"{milliseconds(min(middles))} to {milliseconds(max(middles))} on {len(seen)} machines"
+    return f"{milliseconds(min(middles)).removesuffix(' ms')} to {milliseconds(max(middles))}"
 
 
 def milliseconds(value: float | list[float]) -> str:
@@ -105,8 +106,11 @@ def table() -> str:
 def opening() -> str:
     figures = read()
     ours = figures[LIBRARIES[0][1]]["save_added_ms"]
+    rounds = figures[LIBRARIES[0][1]]["rounds_ms"]
+    bare = statistics.median(one - other for one, other in zip(rounds["plain"], rounds["bare"], strict=True))
     return (f"Training goes on while a save is written. A save of {figures['bytes'] / 1e9:.2f} GB adds "
-            f"{milliseconds(ours[0])},\nif the GPU has room for a copy of the state:")  # fmt: skip
+            f"{milliseconds(ours[0])},\nif the GPU has room for a copy of the state; a bare loop of copies and writes "
+            f"adds {milliseconds(bare)}:")  # fmt: skip
 
 
 def rounds() -> str:
@@ -114,26 +118,21 @@ def rounds() -> str:
     figures = read()
     counts = {shown: len(figures[name]["rounds_ms"]["save"]) for shown, name in measured()}
     firsts = {len(figures[name]["firsts_ms"]) for _, name in measured()}
-    told = (f"A GPT with 336 million parameters and AdamW on one {figures['device']}. Blocks of 30 steps with and\n"
-            f"without a save took turns, and the table has the difference: {counts_text(counts)};\n"
+    told = (f"A GPT with 336 million parameters and AdamW on one {figures['device']}: blocks of 30 steps with and\n"
+            f"without a save, in turns; {counts_text(counts)};\n"
             f"{' or '.join(map(str, sorted(firsts)))} first saves each. {machines_text(name for _, name in measured())}\n")  # fmt: skip
+    if further():
+        told += f"Ranges without parentheses are over {1 + len(further())} machines.\n"
     if absent := missing():
         told += f"Not measured: {'; '.join(absent)}.\n"
     return told + "[bench/results](bench/results/README.md) has every figure."
 
 
 def counts_text(counts: dict[str, int]) -> str:
-    """ "11 rounds of Holdfast, 6 of each other" """
-    groups: dict[int, list[str]] = {}
-    for name, count in counts.items():
-        groups.setdefault(count, []).append(name)
-    if len(groups) == 1:
-        return f"{next(iter(groups))} rounds of each"
-    (first, names), *others = groups.items()
-    words = [f"{first} rounds of {', '.join(names)}"]
-    for count, names in others:
-        words.append(f"{count} of {'each other' if len(groups) == 2 else ', '.join(names)}")
-    return ", ".join(words)
+    """ "11 rounds of each, 6 of safetensors": most of them have the first number """
+    usual = statistics.mode(counts.values())
+    others = [f"{count} of {name}" for name, count in counts.items() if count != usual]
+    return ", ".join([f"{usual} rounds of each", *others])
 
 
 def machines_text(names: Iterable[str]) -> str:

@@ -39,6 +39,8 @@ def told(found: Interval | Sequence[float], unit: str = "", digits: str = ".2f")
     if len(found) == 3:
         return f"{found[0]:{digits}}{unit}, rounds not kept"
     middle, low, high, covers = found
+    if covers == 0:
+        return f"{middle:{digits}}{unit}, once"
     share = "" if covers >= 0.95 else f", {100 * covers:.0f} %"
     return f"{middle:{digits}}{unit} ({low:{digits}} to {high:{digits}}{share})"
 

@@ -71,7 +71,7 @@ def device(found: Result) -> str:
 def on_a_gpu() -> str:
     """What a save adds to a training on a GPU, which bench/device/gpu_bench.py has measured."""
     figures = json.loads(ON_A_GPU.read_text())
-    told = [f"{name.partition(',')[0]} {milliseconds(one['save_added_ms'])}"
+    told = [f"{name.removesuffix(', copy inside the GPU')} {milliseconds(one['save_added_ms'])}"
             for name, one in figures.items() if isinstance(one, dict) and "save_added_ms" in one]  # fmt: skip
     return (f"On one {figures['device']}, a save of {figures['bytes'] / 1e9:.2f} GB adds to the training of a GPT: "
             f"{'; '.join(told)} ([its file](../../bench/results/{ON_A_GPU.name})).")
