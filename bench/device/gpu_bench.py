@@ -436,7 +436,12 @@ def known_figures(path: Path | None) -> dict:
     if any(known.get("run", {}).get(key) != here[key] for key in ("identity", "processor", "cores", "gpu", "torch")):
         print(f"{path}: comes from another machine or version; all rivals are measured again", flush=True)
         return {}
-    return {name: with_intervals(one) for name, one in known.items() if not isinstance(one, dict) or "saves" in one}
+    return {name: with_intervals(one) for name, one in known.items() if not is_old(one)}
+
+
+def is_old(figure: Any) -> bool:
+    """True for an engine that failed, or whose file is of an older version."""
+    return isinstance(figure, dict) and ("failed" in figure or "save_added_ms" in figure and "saves" not in figure)
 
 
 def with_intervals(figure: Any) -> Any:
