@@ -16,9 +16,11 @@
 # part is left out of the build. The part is an optional component of the library: it is installed,
 # but a program that wants it names it (find_package(holdfast COMPONENTS mpi), holdfast::mpi), and
 # holdfast/holdfast.h does not include it. TESTING are sources that only tests use: they become a
-# library beside the part that the tests of this part and of all parts above it are linked with. All
-# *_test.cpp of the folder become one test program, and in the fuzz preset each *_fuzz.cpp becomes a
-# fuzz program. They are found by their names, so that none is forgotten.
+# library beside the part that the tests of this part and of all parts above it are linked with. The
+# *_test.cpp of all parts on one layer become one test program, layer4_test, because linking a program
+# for each part takes long. test_formats has only those of one part, and is built when it is asked for.
+# In the fuzz preset each *_fuzz.cpp becomes a fuzz program. The files are found by their names, so that
+# none is forgotten.
 
 function(holdfast_part)
   cmake_parse_arguments(PART "LIGHT;FACE" "NAME;LAYER;COMPONENT_IF"
@@ -71,7 +73,7 @@ function(holdfast_part)
   if(PART_TESTING)
     holdfast_part_testing(${target} ${PART_TESTING})
   endif()
-  holdfast_part_tests(${PART_NAME} ${target} ${PART_TEST_DEPS})
+  holdfast_part_tests(${PART_NAME} ${target} ${PART_LAYER} ${PART_TEST_DEPS})
   holdfast_part_fuzzers(${PART_NAME} ${target})
 endfunction()
 
@@ -132,7 +134,8 @@ function(holdfast_part_testing target)
   set_property(GLOBAL APPEND PROPERTY HOLDFAST_TESTING ${target}_testing)
 endfunction()
 
-function(holdfast_part_tests name target)
+# Compiles the tests of a part, as the target formats_test.
+function(holdfast_part_tests name target layer)
   if(NOT HOLDFAST_TESTS)
     return()
   endif()
@@ -140,7 +143,7 @@ function(holdfast_part_tests name target)
   if(NOT tests)
     return()
   endif()
-  add_executable(${name}_test ${tests})
+  add_library(${name}_test OBJECT ${tests})
   get_property(testing GLOBAL PROPERTY HOLDFAST_TESTING)
   list(TRANSFORM ARGN PREPEND holdfast_ OUTPUT_VARIABLE test_deps)
   target_link_libraries(${name}_test PRIVATE ${testing} ${target} ${test_deps} holdfast_warnings
@@ -160,9 +163,33 @@ function(holdfast_part_tests name target)
   endif()
   # clang-tidy is off, because it complains about GoogleTest's macros. The compiler still warns.
   set_target_properties(${name}_test PROPERTIES CXX_CLANG_TIDY "")
-  holdfast_leak_test(${name} environment)
-  gtest_discover_tests(${name}_test TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 120
-                       PROPERTIES TIMEOUT 600 ${environment})
+  holdfast_test_program(test_${name} ${name}_test)
+  set_target_properties(test_${name} PROPERTIES EXCLUDE_FROM_ALL ON)
+
+  if(layer EQUAL 0)
+    set(layer 1)  # base alone has few tests
+  endif()
+  set_property(GLOBAL APPEND PROPERTY HOLDFAST_TESTED_LAYERS ${layer})
+  set_property(GLOBAL APPEND PROPERTY HOLDFAST_TESTS_${layer} ${name}_test)
+endfunction()
+
+function(holdfast_test_program program)
+  add_executable(${program})
+  target_link_libraries(${program} PRIVATE ${ARGN})
+  set_target_properties(${program} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+endfunction()
+
+# Makes the test program of each layer.
+function(holdfast_test_programs)
+  get_property(layers GLOBAL PROPERTY HOLDFAST_TESTED_LAYERS)
+  list(REMOVE_DUPLICATES layers)
+  foreach(layer IN LISTS layers)
+    get_property(tests GLOBAL PROPERTY HOLDFAST_TESTS_${layer})
+    holdfast_test_program(layer${layer}_test ${tests})
+    holdfast_leak_test(layer${layer} environment)
+    gtest_discover_tests(layer${layer}_test TEST_PREFIX "layer${layer}." DISCOVERY_TIMEOUT 120
+                         PROPERTIES TIMEOUT 600 ${environment})
+  endforeach()
 endfunction()
 
 # At exit, GCC 12's leak check goes through the whole address space. On x86-64 that takes no time,
@@ -176,7 +203,7 @@ function(holdfast_leak_test name environment)
   if(HOLDFAST_SANITIZE MATCHES "address" AND CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
     set(${environment} ENVIRONMENT ASAN_OPTIONS=${options}:detect_leaks=0 PARENT_SCOPE)
     add_test(NAME ${name}.NothingLeaks COMMAND ${name}_test)
-    set_tests_properties(${name}.NothingLeaks PROPERTIES LABELS leaks TIMEOUT 1800
+    set_tests_properties(${name}.NothingLeaks PROPERTIES LABELS leaks TIMEOUT 3600
                          ENVIRONMENT ASAN_OPTIONS=${options})
   endif()
 endfunction()
@@ -199,9 +226,10 @@ function(holdfast_part_fuzzers name target)
   endforeach()
 endfunction()
 
-# Called after the last part. Makes the target and the header for the whole library, and writes the
-# lists of parts and fuzz programs that scripts and tests read.
+# Called after the last part. Makes the test programs, and the target and the header for the whole
+# library, and writes the lists of parts and fuzz programs that scripts and tests read.
 function(holdfast_finish)
+  holdfast_test_programs()
   get_property(arrows GLOBAL PROPERTY HOLDFAST_ARROWS)
   get_property(fuzzers GLOBAL PROPERTY HOLDFAST_FUZZERS)
   file(WRITE ${PROJECT_BINARY_DIR}/arrows.txt "${arrows}")

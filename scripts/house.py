@@ -64,8 +64,12 @@ def with_many_dependencies(build: Path) -> set[str]:
 
 
 def test_programs() -> int:
-    """Each part that has tests has a program of them (cmake/HoldfastPart.cmake)."""
-    return len({file.parent for file in ROOT.glob("holdfast/*/*_test.cpp")})
+    """The parts on one layer that have tests share a program of them (cmake/HoldfastPart.cmake)."""
+    layers = set()
+    for part in {file.parent for file in ROOT.glob("holdfast/*/*_test.cpp")}:
+        found = re.search(r"\bLAYER (\d+)", (part / "CMakeLists.txt").read_text())
+        layers.add(max(1, int(found[1])) if found else None)
+    return len(layers)
 
 
 def build_seconds(log: str) -> dict[str, float]:
@@ -90,7 +94,7 @@ def _kind_of(output: str) -> str:
     """What a task with this output is for: an object or a precompiled header of something, or a link."""
     if not output.endswith((".o", ".gch")):
         return "links"
-    if re.search(r"_test(_objects)?\.dir|_testing\.dir|^tests/", output):
+    if re.search(r"_test\.dir|_testing\.dir|^tests/", output):
         return "tests"
     return "python" if output.startswith("python/") else "product"
 

@@ -13,7 +13,7 @@ addresses() {
 }
 
 # The C++ tests that HOLDFAST_LONG=1 makes longer; uses the build of scripts/test.sh.
-long_cpp() { HOLDFAST_LONG=1 ctest --preset check -j "$jobs" -R '^(formats|hdf5)\.|RandomFlips|Damaged\.|Crash\.|SchedulesTest|Gigabyte'; }
+long_cpp() { HOLDFAST_LONG=1 ctest --preset check -j "$jobs" -R 'ConformanceTest|FixturesTest|Hdf5|RandomFlips|Damaged\.|Crash\.|SchedulesTest|Gigabyte'; }
 
 # Exchanges between network namespaces, and with states of 2 GB. One after the other, because each
 # takes several GB of memory.
@@ -85,7 +85,7 @@ tensorflow() {
     return
   fi
   export HOLDFAST_TENSORFLOW_PYTHON=$python
-  build/check/holdfast/tensorflow/tensorflow_test --gtest_filter='*RealTensorFlow*'
+  build/check/tests/layer3_test --gtest_filter='*RealTensorFlow*'
   PYTHONPATH=$PWD/build/check/python \
     .venv/bin/python -m pytest -q python/tests/test_tensorflow_files.py python/tests/test_mount.py \
     -k tensorflow
@@ -98,7 +98,7 @@ chainer() {
     return
   fi
   HOLDFAST_CHAINER_PYTHON=$python \
-    build/check/holdfast/formats/formats_test --gtest_filter='*RealChainer*'
+    build/check/tests/layer4_test --gtest_filter='*RealChainer*'
 }
 
 # What the messages on folders of other tools tell users to do, done. Uses the build of make test.

@@ -55,7 +55,7 @@ class HouseTest(unittest.TestCase):
         log = "\n".join(["# ninja log v5", "0\t9000\t0\tholdfast/a/x.cpp.o\tff",
                          "0\t4000\t0\tholdfast/a/x.cpp.o\tff", "4000\t6000\t0\ta_test\tab",
                          "4000\t6000\t0\ta_test_tests.cmake\tab",
-                         "0\t1000\t0\tholdfast/a/CMakeFiles/a_test_objects.dir/y.cpp.o\t12",
+                         "0\t1000\t0\tholdfast/a/CMakeFiles/a_test.dir/y.cpp.o\t12",
                          "0\t500\t0\tpython/module.cpp.o\t13"])  # fmt: skip
         self.assertEqual(house.build_seconds(log),
                          {"product": 4.0, "links": 2.0, "tests": 1.0, "python": 0.5})
