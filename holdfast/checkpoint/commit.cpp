@@ -332,7 +332,7 @@ Result<WrittenShard> Committer::write_shard(SaveTask& task, const Attempt& attem
 }
 
 Result<void> Committer::check_guard(SaveTask& task) {
-  HOLDFAST_TRY(task.guard->settled());
+  HOLDFAST_TRY(task.guard->verdict());
   // The save is staged and settled, so the next save may use its memory on the devices.
   task.shot.reset();
   task.torn_names = task.shard.names(HOLDFAST_TRY(task.guard->probed()), {});

@@ -23,7 +23,7 @@ class RunSaver : public Saver {
   RunSaver(Env& env, Run run, std::optional<Owner> owner, Transport* transport,
            SaverOptions options, int ranks_here, Strike strike);
   ~RunSaver() override {
-    RunSaver::settle({}, nullptr);
+    settle_captured({}, nullptr);
     static_cast<void>(finish(kNoDeadline));
   }
 
@@ -36,8 +36,9 @@ class RunSaver : public Saver {
   Result<SaveHandle> save(SaveRequest request) override;
   bool has_to_raise() override;
   bool may_tear() const override;
-  Settled settle(const std::vector<std::string>& changed, CudaStream stream) override;
-  Result<void> await_capture(Instant deadline) override;
+  using Saver::settle;
+  Result<Settled> settle(const std::vector<std::string>& changed, CudaStream stream,
+                         Instant deadline) override;
   bool replicas_differ() const override { return committer_.replicas_differ(); }
   void trust_replicas() override { committer_.trust_replicas(serial_ + 1); }
   Result<void> close(Instant deadline) override;
@@ -67,6 +68,7 @@ class RunSaver : public Saver {
   // True if settle() must wait until the whole save is captured.
   bool is_awaited(const SaveTask& task) const;
   Result<void> wait_captured(SaveTask& task, Instant deadline);
+  Settled settle_captured(const std::vector<std::string>& changed, CudaStream stream);
   Result<void> settle_task(SaveTask& task, const std::vector<std::string>& changed,
                            CudaStream stream, Settled& settled);
   Result<ShardPlan> plan_shard(const LocalState& state, const std::string& base,
@@ -135,6 +137,7 @@ class RunSaver : public Saver {
   int64_t ring_for_ = 0;  // bytes of the shard that the ring was made for
   int64_t serial_ = 0;
   std::vector<Task> unsettled_;
+  std::optional<SaveHandle> unguarded_;  // the newest save, if the guard is off
   // Digests that the background may still be reading tensors for.
   std::vector<std::shared_ptr<ReplicaDigests>> comparing_;
   bool closed_ = false;

@@ -87,7 +87,7 @@ Result<SaveHandle> RunSaver::save(SaveRequest request) {
   }
   // A save that is not settled cannot be committed, so waiting for room could take
   // forever.
-  if (!unsettled_.empty()) settle({}, request.stream);
+  if (!unsettled_.empty()) settle_captured({}, request.stream);
   const Message decision = request.decision != nullptr
                                ? *request.decision
                                : HOLDFAST_TRY(agree(request.step, request.last));
@@ -388,6 +388,7 @@ void RunSaver::enqueue(const Task& task) {
     history_.taken();  // from now on bases_in_use() finds the step in the task
     if (options_.background) {
       if (task->guard != nullptr) unsettled_.push_back(task);
+      if (options_.guard == Guard::kOff) unguarded_ = task->handle;
       to_capture_.push_back(task);
       to_commit_.push_back(task);
     }
@@ -397,7 +398,7 @@ void RunSaver::enqueue(const Task& task) {
   if (options_.background) return captures_.notify_one();
   capture(*task);
   // No code ran between save() and the capture, so the tensors cannot have changed.
-  if (task->guard != nullptr) task->guard->settle({});
+  if (task->guard != nullptr) task->guard->decide({});
   commit(*task);
 }
 

@@ -158,7 +158,7 @@ struct SaveRequest {
 
 // What Saver::settle() found.
 struct Settled {
-  double waited = 0;                // how many seconds it waited for the capture
+  double waited = 0;                // how many seconds the call took
   std::vector<std::string> torn{};  // tensors that changed before they were captured
 };
 
@@ -269,13 +269,15 @@ class Saver {
   // with the tensors. `changed` names tensors that are known to have been written to.
   // All ranks drop a save that was torn; the caller should mark the tensors that tore
   // with at_once. For tensors on CUDA devices settle() does not wait. It makes
-  // `stream`, in which the tensors will be changed, wait until they are copied.
-  virtual Settled settle(const std::vector<std::string>& changed = {},
-                         CudaStream stream = nullptr) = 0;
-
-  // Only the wait that settle() begins with. Fails with kTimeout if it is not over by
-  // the deadline, so that a caller can do something else in between and call again.
-  virtual Result<void> await_capture(Instant deadline) = 0;
+  // `stream`, in which the tensors will be changed, wait until they are copied. Fails only
+  // with kTimeout, if the state is not captured by the deadline. Then nothing is settled,
+  // and a caller can do something else and call again.
+  virtual Result<Settled> settle(const std::vector<std::string>& changed,
+                                 CudaStream stream, Instant deadline) = 0;
+  Settled settle(const std::vector<std::string>& changed = {},
+                 CudaStream stream = nullptr) {
+    return settle(changed, stream, kNoDeadline).value();
+  }
 
   // Called on rank 0 only. replicas_differ() is true from the moment a save was dropped
   // because replicas differ; all following saves are dropped too, until the caller has

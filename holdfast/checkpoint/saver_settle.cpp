@@ -14,31 +14,36 @@ bool RunSaver::may_tear() const {
   });
 }
 
-Settled RunSaver::settle(const std::vector<std::string>& changed, CudaStream stream) {
+Result<Settled> RunSaver::settle(const std::vector<std::string>& changed,
+                                 CudaStream stream, Instant deadline) {
+  const Instant start = env_.now();
+  for (const Task& task : unsettled_) {
+    if (is_awaited(*task)) HOLDFAST_TRY(wait_captured(*task, deadline));
+  }
+  if (unguarded_) HOLDFAST_TRY(unguarded_->captured(deadline));
+  Settled settled = settle_captured(changed, stream);
+  settled.waited = since(start);
+  return settled;
+}
+
+// Waits for saves that are not captured yet, however long that takes.
+Settled RunSaver::settle_captured(const std::vector<std::string>& changed,
+                                  CudaStream stream) {
   Settled settled;
   for (const Task& task : std::exchange(unsettled_, {})) {
-    const Instant start = env_.now();
     Result<void> verdict = settle_task(*task, changed, stream, settled);
-    // Must come before guard->settle(), after which the committing thread sends the
+    // Must come before guard->decide(), after which the committing thread sends the
     // digests.
     if (task->replicas != nullptr) {
       task->replicas->stop(stream, !changed.empty() || !verdict.ok());
     }
-    task->guard->settle(std::move(verdict));
-    settled.waited += since(start);
+    task->guard->decide(std::move(verdict));
   }
   for (const auto& digests : std::exchange(comparing_, {})) digests->stop(stream);
   MutexLock lock(mutex_);
   const std::vector<std::string> late = std::exchange(torn_late_, {});
   settled.torn.insert(settled.torn.end(), late.begin(), late.end());
   return settled;
-}
-
-Result<void> RunSaver::await_capture(Instant deadline) {
-  for (const Task& task : unsettled_) {
-    if (is_awaited(*task)) HOLDFAST_TRY(wait_captured(*task, deadline));
-  }
-  return {};
 }
 
 // A save without a writer has failed already, so settle() does not wait for it.
@@ -84,7 +89,7 @@ Result<void> RunSaver::settle_task(SaveTask& task,
 
 Result<void> RunSaver::close(Instant deadline) {
   closed_ = true;
-  settle({}, nullptr);
+  settle_captured({}, nullptr);
   const Result<void> agreed = agree_on_end(deadline);
   const Result<void> finished = finish(deadline);
   return agreed.ok() ? finished : agreed;
@@ -92,7 +97,7 @@ Result<void> RunSaver::close(Instant deadline) {
 
 Result<void> RunSaver::close_alone(Instant deadline) {
   closed_ = true;
-  settle({}, nullptr);
+  settle_captured({}, nullptr);
   const Result<void> own = last_outcome(deadline).within("close");
   const Result<void> finished = finish(deadline);
   return own.ok() ? finished : own;

@@ -164,7 +164,7 @@ Result<void> RunSaver::drop_saves(Instant deadline) {
       if (task->writer != nullptr) task->writer->cancel(lost_rank(*task));
     }
   }
-  settle({}, nullptr);
+  settle_captured({}, nullptr);
   if (!wait_idle(deadline)) return still_under_way();
   MutexLock lock(mutex_);
   dropping_ = false;

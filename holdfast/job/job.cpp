@@ -357,33 +357,15 @@ Result<Durable> Job::wait_stopped(const SaveHandle& handle) {
   return handle.durable(core_->env_.now() + core_->options_.grace);
 }
 
-Settled Job::settle(const std::vector<std::string>& changed, CudaStream stream) {
+Result<Settled> Job::settle(const std::vector<std::string>& changed, CudaStream stream,
+                            Instant deadline) {
   const Instant start = core_->env_.now();
-  if (core_->options_.saver.guard == Guard::kOff && core_->newest_.has_value()) {
-    // Without a guard, Saver::settle() does not wait for the copy, so this call does.
-    static_cast<void>(core_->newest_->handle.captured());
-  }
-  Settled settled = core_->saver_->settle(changed, stream);
-  const Duration waited =
-      core_->env_.now() - start + std::exchange(core_->awaited_, Duration::zero());
-  settled.waited = std::chrono::duration<double>(waited).count();
-  if (core_->newest_.has_value() && !std::exchange(core_->newest_->settled, true)) {
-    core_->newest_->stall += waited;
-    core_->scheduler_.captured(core_->newest_->step, core_->newest_->stall);
-  }
+  Result<Settled> settled = core_->saver_->settle(changed, stream, deadline);
+  if (!core_->newest_.has_value() || core_->newest_->settled) return settled;
+  core_->newest_->stall += core_->env_.now() - start;
+  core_->newest_->settled = settled.ok();
+  if (settled.ok()) core_->scheduler_.captured(core_->newest_->step, core_->newest_->stall);
   return settled;
-}
-
-Result<void> Job::await_capture(Instant deadline) {
-  const Instant start = core_->env_.now();
-  Result<void> captured;
-  if (core_->options_.saver.guard != Guard::kOff) {
-    captured = core_->saver_->await_capture(deadline);
-  } else if (core_->newest_.has_value()) {
-    captured = core_->newest_->handle.captured(deadline);
-  }
-  core_->awaited_ += core_->env_.now() - start;
-  return captured;
 }
 
 Result<void> Job::close(Instant deadline) {

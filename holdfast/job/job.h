@@ -177,12 +177,12 @@ class Job {
   // settle() must be called before the pieces change. Both do what the functions of the
   // same name in Saver do.
   bool may_tear() const;
+  Result<Settled> settle(const std::vector<std::string>& changed, CudaStream stream,
+                         Instant deadline);
   Settled settle(const std::vector<std::string>& changed = {},
-                 CudaStream stream = nullptr);
-
-  // Waits until the save is captured, as settle() does, but checks nothing
-  // (Saver::await_capture).
-  Result<void> await_capture(Instant deadline);
+                 CudaStream stream = nullptr) {
+    return settle(changed, stream, kNoDeadline).value();
+  }
 
   // After a rank was lost, on every survivor: drop_saves() ends the saves under way, and
   // when the transport reaches the new set of processes (switch_transport.h), rejoin()

@@ -131,7 +131,6 @@ struct Job::Core {
     bool settled = false;
   };
   std::optional<Newest> newest_;
-  Duration awaited_ = Duration::zero();  // spent in await_capture() since settle()
 };
 
 }  // namespace holdfast

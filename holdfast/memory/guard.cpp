@@ -161,7 +161,7 @@ void CaptureGuard::probe(DeviceRooms& rooms, CudaStream stream) {
   }
   if (blocks.empty()) return;
   // A device that has no few MiB to spare is not probed. Writes by torch are still
-  // found there: settle() is told which tensors have a new version.
+  // found there: Saver::settle() is told which tensors have a new version.
   if (auto taken = rooms.probe(blocks, stream); taken.ok()) {
     std::ranges::move(*taken, std::back_inserter(probes_));
   }

@@ -32,9 +32,9 @@
 namespace holdfast {
 
 // The guard of one save of one rank. The capturing thread calls staged(). The training
-// thread calls the constructor and, once all is staged, changed() and settle(); it
+// thread calls the constructor and, once all is staged, changed() and decide(); it
 // calls probe() inside save() and before the update. The committing thread calls
-// settled() and probed().
+// verdict() and probed().
 class CaptureGuard {
  public:
   // Keeps lines or digests of the pieces as they are now. `offsets` says where each
@@ -51,9 +51,9 @@ class CaptureGuard {
   // Begins to copy lines of the pieces that are on devices, as they are now.
   void probe(DeviceRooms& rooms, CudaStream stream);
 
-  // settle() says, once, whether the copy is good; settled() waits for that answer.
-  void settle(Result<void> verdict) { verdict_.keep(std::move(verdict)); }
-  Result<void> settled() { return verdict_.wait(); }
+  // decide() says, once, whether the copy is good; verdict() waits for that answer.
+  void decide(Result<void> verdict) { verdict_.keep(std::move(verdict)); }
+  Result<void> verdict() { return verdict_.wait(); }
   // The numbers of the pieces whose probed lines differ from the copy. Called after all
   // is staged.
   Result<std::vector<size_t>> probed();

@@ -49,11 +49,10 @@ void HeldJob::forget_done() {
 Settled HeldJob::settle(const std::vector<std::string>& changed, CudaStream stream,
                         std::optional<double> timeout) {
   check_process();
-  unwrap(call_interruptibly(timeout, [&](Instant until) {
+  return unwrap(call_interruptibly(timeout, [&](Instant until) {
     const std::lock_guard<std::recursive_mutex> lock(mutex_);
-    return job_->await_capture(until);
+    return job_->settle(changed, stream, until);
   }));
-  return call([&](Job& job) { return Result<Settled>(job.settle(changed, stream)); });
 }
 
 // Waits in slices, so that Ctrl-C can end the wait. Job::close() with other ranks is
