@@ -3,7 +3,7 @@
 // A file may be whole, by its digests, and yet not hold what the training had: a bit that
 // flips in memory after the tensor was sealed and before its digest was computed is
 // written with a good digest. The seal shows it, and says what stood there if one word
-// was hit (state/seal_mend.h).
+// was hit (state/changed_word.h).
 #pragma once
 
 #include <string>

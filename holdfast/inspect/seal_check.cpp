@@ -3,12 +3,9 @@
 #include <algorithm>
 
 #include "holdfast/checkpoint/step_files.h"
-#include "holdfast/state/seal_mend.h"
 
 namespace holdfast {
 namespace {
-
-constexpr int64_t kSealWindow = int64_t{4} << 20;
 
 // Contents whose tensors are read without their own digests being checked: damage is what
 // is looked for.
@@ -27,18 +24,11 @@ class Sealer {
 
   Result<Seal> seal(TensorId tensor) {
     const int64_t bytes = contents_.collection.tensor(tensor).bytes();
-    CanonicalStream stream(contents_, tensor);
-    Bytes window(static_cast<size_t>(std::min(bytes, kSealWindow)));
-    Seal seal;
-    for (int64_t at = 0; at < bytes; at += kSealWindow) {
-      const auto part = ByteSpan(window).first(
-          static_cast<size_t>(std::min(kSealWindow, bytes - at)));
-      HOLDFAST_TRY(stream.read(part));
-      seal += seal_bytes(part, static_cast<uint64_t>(at));
-      done_ += std::ssize(part);
+    return seal_of_tensor(contents_, tensor, bytes, [&](int64_t read) -> Result<void> {
+      done_ += read;
       if (progress_) progress_(done_, total_);
-    }
-    return seal;
+      return {};
+    });
   }
 
   const Contents& contents() const { return contents_; }
@@ -49,41 +39,6 @@ class Sealer {
   const int64_t total_;
   int64_t done_ = 0;
 };
-
-// The elements of a changed word, as they are and as they were. Empty if the word cannot
-// have been what the seal says.
-Result<std::vector<ChangedElement>> elements_of(const Contents& contents, TensorId id,
-                                                const ChangedWord& changed) {
-  const Tensor& tensor = contents.collection.tensor(id);
-  const int64_t size = bytes_of(tensor.dtype);
-  const auto begin = static_cast<int64_t>(4 * changed.word);
-  const int64_t end = std::min(begin + 4, tensor.bytes());
-  // All bytes of the elements that have bytes of the word.
-  const int64_t first = begin / size, last = (end - 1) / size + 1;
-  Bytes seen(static_cast<size_t>((last - first) * size));
-  HOLDFAST_TRY(read_canonical(contents, id, first * size, seen));
-  const auto inside = static_cast<size_t>(begin - first * size);
-  std::array<std::byte, 4> word{};
-  const auto count = static_cast<size_t>(end - begin);
-  std::copy_n(seen.begin() + static_cast<int64_t>(inside), count, word.begin());
-  const auto before = word_before(changed, load_little_endian<uint32_t>(word));
-  if (!before || (count < 4 && *before >> (8 * count) != 0)) {
-    return std::vector<ChangedElement>();
-  }
-  Bytes sealed = seen;
-  store_little_endian(*before, word);
-  std::copy_n(word.begin(), count, sealed.begin() + static_cast<int64_t>(inside));
-  std::vector<ChangedElement> changes;
-  for (int64_t i = 0; i < last - first; ++i) {
-    const auto part = [&](const Bytes& bytes) {
-      return element_bits(ByteView(bytes).subspan(static_cast<size_t>(i * size),
-                                                  static_cast<size_t>(size)));
-    };
-    const ChangedElement one{first + i, part(sealed), part(seen)};
-    if (one.sealed != one.seen) changes.push_back(one);
-  }
-  return changes;
-}
 
 std::string describe(const BrokenSeal& broken) {
   if (broken.changes.empty()) {
@@ -129,9 +84,11 @@ Result<std::optional<BrokenSeal>> check_one(Sealer& sealer,
   const Seal seen = HOLDFAST_TRY(sealer.seal(*id));
   if (seen == sealed.seal) return std::optional<BrokenSeal>();
   BrokenSeal broken = broken_of(sealed, "");
-  if (const auto changed = find_changed_word(sealed.seal, seen)) {
-    broken.changes = HOLDFAST_TRY(elements_of(sealer.contents(), *id, *changed));
-  }
+  auto change = HOLDFAST_TRY(find_word_change(
+      sealed.seal, seen, tensor, Box::whole(tensor.shape), [&](int64_t at, ByteSpan into) {
+        return read_canonical(sealer.contents(), *id, at, into);
+      }));
+  if (change) broken.changes = std::move(change->elements);
   broken.what = describe(broken);
   return std::optional(std::move(broken));
 }

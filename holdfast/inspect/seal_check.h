@@ -1,6 +1,6 @@
 // Seals the tensors of opened contents, and compares them with seals that were made
 // earlier (store/seal_file.h). If one word of a tensor has changed, the seals say which
-// elements that are and what they were (state/seal_mend.h).
+// elements that are and what they were (state/changed_word.h).
 #pragma once
 
 #include <span>
@@ -8,18 +8,10 @@
 #include <vector>
 
 #include "holdfast/contents/contents.h"
-#include "holdfast/state/element.h"
+#include "holdfast/state/changed_word.h"
 #include "holdfast/store/seal_file.h"
 
 namespace holdfast {
-
-// An element that is not what it was when it was sealed.
-struct ChangedElement {
-  int64_t element = 0;  // in row-major order
-  ElementBits sealed{};
-  ElementBits seen{};
-  friend bool operator==(const ChangedElement&, const ChangedElement&) = default;
-};
 
 // A tensor that is not what was sealed.
 struct BrokenSeal {

@@ -5,7 +5,7 @@
 #include "holdfast/base/checked.h"
 #include "holdfast/base/xxh3.h"
 #include "holdfast/memory/piece_writer.h"
-#include "holdfast/state/seal_mend.h"
+#include "holdfast/state/changed_word.h"
 
 namespace holdfast {
 namespace {

@@ -8,7 +8,7 @@
 // a caller can afford to look at another window in every step.
 //
 // If one word of a part has changed, its two seals say which word it was and what stood
-// there (state/seal_mend.h). A part can also be compared with the seal that another rank
+// there (state/changed_word.h). A part can also be compared with the seal that another rank
 // has for its replica, and replaced by the bytes of that rank.
 //
 // Parts are numbered through all pieces, in the order of the pieces. Two ranks that hold

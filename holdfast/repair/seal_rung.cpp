@@ -7,7 +7,7 @@
 #include "holdfast/shard/chunk_reader.h"
 #include "holdfast/state/box_stream.h"
 #include "holdfast/state/element.h"
-#include "holdfast/state/seal_mend.h"
+#include "holdfast/state/changed_word.h"
 
 namespace holdfast {
 namespace {
@@ -21,8 +21,6 @@ void add_change(Seal& seal, const Seal& before, const Seal& after) {
     seal.lanes[j] += after.lanes[j] - before.lanes[j];
   }
 }
-
-std::string hex_of(std::byte byte) { return to_hex(ByteView(&byte, 1)); }
 
 }  // namespace
 
@@ -67,48 +65,22 @@ Result<SealMend> SealRung::by_seal(size_t number) {
 
 Result<SealMend> SealRung::mend_word(const PieceThere& piece) {
   const Tensor& tensor = *piece.tensor;
-  const int64_t size = bytes_of(tensor.dtype);
-  const Box& box = piece.piece->box;
-  const Error several =
-      corrupt("more than one word of {} differs from what was sealed", tensor.name);
-  const Seal seen = HOLDFAST_TRY(seal_now(piece));
-  const auto changed = find_changed_word(piece.piece->seal, seen, tensor.shape,
-                                         tensor.dtype, box);
-  if (!changed) return several;
-  const WordPlaces places =
-      places_of_word(tensor.shape, tensor.dtype, box, changed->word);
-  std::array<std::byte, 4> now{}, before{};
-  for (size_t k = 0; k < now.size(); ++k) {
-    if (!places[k]) continue;
-    HOLDFAST_TRY(
-        file_.read(piece.piece->offset + *places[k], ByteSpan(now).subspan(k, 1)));
+  const int64_t begin = piece.piece->offset;
+  const auto change = HOLDFAST_TRY(find_word_change(
+      piece.piece->seal, HOLDFAST_TRY(seal_now(piece)), tensor, piece.piece->box,
+      [&](int64_t at, ByteSpan into) { return file_.read(begin + at, into); }));
+  if (!change) {
+    return corrupt("more than one word of {} differs from what was sealed", tensor.name);
   }
-  const auto word = word_before(*changed, load_little_endian<uint32_t>(now));
-  if (!word) return several;
-  store_little_endian(*word, ByteSpan(before));
   SealMend mend;
-  std::optional<int64_t> hit;  // the first byte that changes, in the stream
-  for (size_t k = 0; k < now.size(); ++k) {
-    if (now[k] == before[k]) continue;
-    if (!places[k]) return several;
-    if (!hit) hit = places[k];
-    mend.bytes.push_back({piece.piece->offset + *places[k], now[k], before[k]});
+  for (const ChangedByte& byte : change->bytes) {
+    mend.bytes.push_back({begin + byte.place, byte.seen, byte.sealed});
   }
-  if (!hit) return several;
-  const int64_t begin = *hit / size * size;  // of the element, in the stream
-  Bytes bytes = HOLDFAST_TRY(file_.read_bytes(piece.piece->offset + begin, size));
-  const ElementBits bad = element_bits(bytes);
-  for (const RightByte& one : mend.bytes) {
-    const int64_t inside = one.offset - piece.piece->offset - begin;
-    if (inside >= 0 && inside < size) bytes[as_size(inside)] = one.right;
-  }
-  const ElementBits good = element_bits(bytes);
-  const int64_t element = first_changed_element(
-      tensor.dtype, changed->word, load_little_endian<uint32_t>(now), *word);
+  const ChangedElement& first = change->elements.front();
   mend.what = fmt::format("{} {} {}: {}, by its seal", tensor.name,
-                          index_text(tensor.shape, element),
-                          bits_in_words(difference(bad, good)),
-                          change_text(tensor.dtype, bad, good));
+                          index_text(tensor.shape, first.element),
+                          bits_in_words(difference(first.seen, first.sealed)),
+                          change_text(tensor.dtype, first.seen, first.sealed));
   return mend;
 }
 
@@ -135,8 +107,8 @@ Result<SealMend> SealRung::by_crc(size_t chunk) {
   HOLDFAST_TRY(confirm(chunk, bit));
   return SealMend{.bytes = {bit.byte},
                   .what = fmt::format("byte {} bit {}: {} -> {}, by the crc of the chunk",
-                                      bit.byte.offset, bit.bit, hex_of(bit.byte.seen),
-                                      hex_of(bit.byte.right))};
+                                      bit.byte.offset, bit.bit, to_hex(bit.byte.seen),
+                                      to_hex(bit.byte.right))};
 }
 
 Result<void> SealRung::confirm(size_t number, const FlippedBit& bit) {

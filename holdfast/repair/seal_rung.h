@@ -1,7 +1,7 @@
 // Mends chunks of a shard by what the step itself knows of them: the seals of the tensors
 // and the CRC of each chunk.
 //
-//   by seals   One damaged word of a piece is found by its seal (state/seal_mend.h).
+//   by seals   One damaged word of a piece is found by its seal (state/changed_word.h).
 //   by a CRC   One flipped bit of a chunk is found by its CRC. Other damage can pass for
 //              one flipped bit (corruption/repair.h), so a second digest must confirm it:
 //              the seals of the pieces, or that of the chunk before it was compressed. A

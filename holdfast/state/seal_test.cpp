@@ -9,7 +9,7 @@
 #include <set>
 
 #include "holdfast/state/seal_kernel.h"
-#include "holdfast/state/seal_mend.h"
+#include "holdfast/state/changed_word.h"
 #include "holdfast/state/strided_testing.h"
 
 namespace holdfast::seal_test {
@@ -324,7 +324,7 @@ struct Damaged {
                 std::min<size_t>(4, bytes.size() - 4 * i));
   }
   std::optional<ChangedWord> find() const {
-    return find_changed_word(sealed, seal_bytes(bytes, 0));
+    return find_changed_word(sealed, seal_bytes(bytes, 0), 0, (bytes.size() + 3) / 4);
   }
 
   Bytes bytes;

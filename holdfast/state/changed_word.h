@@ -20,10 +20,12 @@
 // run on any thread.
 #pragma once
 
-#include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <vector>
 
+#include "holdfast/state/element.h"
 #include "holdfast/state/seal.h"
 
 namespace holdfast {
@@ -43,26 +45,38 @@ struct ChangedWord {
 std::optional<ChangedWord> find_changed_word(const Seal& sealed, const Seal& seen,
                                              uint64_t first, uint64_t last);
 
-// The same for a whole tensor.
-std::optional<ChangedWord> find_changed_word(const Seal& sealed, const Seal& seen);
-// The same for a box of a tensor.
-std::optional<ChangedWord> find_changed_word(const Seal& sealed, const Seal& seen,
-                                             const Shape& shape, Dtype dtype,
-                                             const Box& box);
-
-// The places of the four bytes of a word in the stream of a box (box_stream.h). A byte
-// that the box does not have is nullopt, and counts as 0 in the seal of the box.
-using WordPlaces = std::array<std::optional<int64_t>, 4>;
-WordPlaces places_of_word(const Shape& shape, Dtype dtype, const Box& box,
-                          uint64_t word);
-
 // The word as it was, given the word as it is now. Returns nullopt if the result would
 // be no word: then more than this word was damaged.
 std::optional<uint32_t> word_before(const ChangedWord& changed, uint32_t now);
 
-// The place in the tensor of the first element that differs, if the word `word` is `now`
-// and was `before`.
-int64_t first_changed_element(Dtype dtype, uint64_t word, uint32_t now,
-                              uint32_t before);
+// A byte of the stream of a box (box_stream.h) that is not what it was when it was sealed.
+struct ChangedByte {
+  int64_t place = 0;
+  std::byte sealed{};
+  std::byte seen{};
+};
+
+// An element that is not what it was when it was sealed.
+struct ChangedElement {
+  int64_t element = 0;  // in row-major order of the tensor
+  ElementBits sealed{};
+  ElementBits seen{};
+  friend bool operator==(const ChangedElement&, const ChangedElement&) = default;
+};
+
+// The bytes and the elements of a box that have changed, in their order: at least one each.
+struct WordChange {
+  std::vector<ChangedByte> bytes;
+  std::vector<ChangedElement> elements;
+};
+
+// Reads a window of the stream of a box, as it is now.
+using ReadStream = std::function<Result<void>(int64_t place, ByteSpan into)>;
+
+// Returns what has changed in a box of a tensor that had the seal `sealed` and has the seal
+// `seen`; nullopt if that is not inside one word. Fails only as `read` does.
+Result<std::optional<WordChange>> find_word_change(const Seal& sealed, const Seal& seen,
+                                                   const Tensor& tensor, const Box& box,
+                                                   const ReadStream& read);
 
 }  // namespace holdfast
