@@ -58,6 +58,8 @@ std::string to_hex(ByteView bytes) {
   return hex;
 }
 
+std::string to_hex(std::byte byte) { return to_hex(ByteView(&byte, 1)); }
+
 Result<Bytes> from_hex(std::string_view hex) {
   if (hex.size() % 2 != 0)
     return invalid("hex: {} digits; expected an even number", hex.size());

@@ -80,6 +80,7 @@ void store_little_endian(T value, ByteSpan into) {
 
 // Lower-case hex, two digits a byte.
 std::string to_hex(ByteView bytes);
+std::string to_hex(std::byte byte);
 // Reads what to_hex wrote. Fails with kInvalid on an odd number of digits or on any
 // other character. Upper-case digits are refused too: one flipped bit makes a
 // lower-case letter an upper-case one, and such damage must be noticed.

@@ -8,21 +8,6 @@
 #include "holdfast/store/step_check.h"
 
 namespace holdfast {
-namespace {
-
-constexpr int64_t kWindow = int64_t{4} << 20;
-
-// Calls `visit` with all bytes of a file, in their order.
-template <typename Visit>
-Result<void> read_in_parts(const Source& source, Visit&& visit) {
-  for (int64_t at = 0; at < source.size(); at += kWindow) {
-    HOLDFAST_TRY(visit(HOLDFAST_TRY(
-        source.read_bytes(at, std::min(kWindow, source.size() - at)))));
-  }
-  return {};
-}
-
-}  // namespace
 
 Result<std::unique_ptr<ParityFile>> ParityFile::create(Env& env, const Path& folder,
                                                        const std::string& shard,
@@ -47,7 +32,11 @@ Result<ManifestFile> write_parity(Env& env, const Path& folder,
   const auto source = HOLDFAST_TRY(FileSource::open(env, folder / shard));
   const auto parity =
       HOLDFAST_TRY(ParityFile::create(env, folder, shard, share, source->size()));
-  HOLDFAST_TRY(read_in_parts(*source, [&](ByteView part) { return parity->add(part); }));
+  constexpr int64_t kPart = int64_t{4} << 20;
+  for (int64_t at = 0; at < source->size(); at += kPart) {
+    HOLDFAST_TRY(parity->add(HOLDFAST_TRY(
+        source->read_bytes(at, std::min(kPart, source->size() - at)))));
+  }
   return parity->finish();
 }
 
@@ -64,12 +53,8 @@ Result<std::optional<ManifestFile>> listed_file(Env& env, const Path& path) {
 
 Result<bool> is_as_listed(Env& env, const Path& path, const ManifestFile& listed) {
   const auto source = HOLDFAST_TRY(FileSource::open(env, path));
-  Crc32c crc = 0;
-  HOLDFAST_TRY(read_in_parts(*source, [&](ByteView part) -> Result<void> {
-    crc = crc32c_extend(crc, part);
-    return {};
-  }));
-  return source->size() == listed.bytes && crc_digest(crc) == listed.digest;
+  if (source->size() != listed.bytes) return false;
+  return crc_digest(HOLDFAST_TRY(crc32c_of(*source, 0, listed.bytes))) == listed.digest;
 }
 
 }  // namespace

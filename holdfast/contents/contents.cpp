@@ -336,6 +336,21 @@ Result<void> CanonicalStream::check_at_end() const {
   return end ? check_digests(contents_, tensor_, true) : Result<void>();
 }
 
+Result<Seal> seal_of_tensor(const Contents& contents, TensorId tensor, int64_t bytes,
+                            const std::function<Result<void>(int64_t)>& count) {
+  CanonicalStream stream(contents, tensor);
+  Bytes window(static_cast<size_t>(std::min(kWindowBytes, bytes)));
+  Seal seal;
+  for (int64_t begin = 0; begin < bytes; begin += kWindowBytes) {
+    const ByteSpan part = ByteSpan(window).first(
+        static_cast<size_t>(std::min(kWindowBytes, bytes - begin)));
+    HOLDFAST_TRY(stream.read(part));
+    seal += seal_bytes(part, static_cast<uint64_t>(begin));
+    if (count) HOLDFAST_TRY(count(std::ssize(part)));
+  }
+  return seal;
+}
+
 std::string to_string(const Damage& damage) {
   if (damage.chunk < 0) return fmt::format("{}: {}", damage.file, damage.what);
   std::string names;

@@ -19,6 +19,7 @@
 #include "holdfast/base/bytes.h"
 #include "holdfast/state/collection.h"
 #include "holdfast/state/object.h"
+#include "holdfast/state/seal.h"
 
 namespace holdfast {
 
@@ -169,6 +170,11 @@ class CanonicalStream {
   Bytes part_;              // the bytes that were read ahead
   int64_t part_begin_ = 0;  // where part_ begins in the tensor
 };
+
+// The seal of the first bytes of a tensor. Calls `count` with the number of bytes of each part
+// that was read; an error of it ends the reading.
+Result<Seal> seal_of_tensor(const Contents& contents, TensorId tensor, int64_t bytes,
+                            const std::function<Result<void>(int64_t)>& count = {});
 
 // What is wrong with stored bytes, and the progress of looking for it.
 

@@ -41,8 +41,8 @@ Result<Patch> plan_bytes(Env& env, const Found& found, const FlipPlan& plan) {
     const std::byte seen = HOLDFAST_TRY(edit.read_bytes(byte.offset, 1))[0];
     if (seen != byte.before) {
       return conflict("{}: byte {} is {}; expected {}, as in the plan",
-                      file->path.native(), byte.offset, to_hex(ByteView(&seen, 1)),
-                      to_hex(ByteView(&byte.before, 1)));
+                      file->path.native(), byte.offset, to_hex(seen),
+                      to_hex(byte.before));
     }
     const std::byte mask = byte.before ^ byte.after;
     HOLDFAST_TRY(edit.flip(byte.offset, ByteView(&mask, 1)));

@@ -80,8 +80,8 @@ std::string describe(const PlannedFlip& flip) {
 
 std::string describe(const PlannedByte& byte) {
   return fmt::format("{}  byte {}  {} -> {}", byte.file, byte.offset,
-                     to_hex(ByteView(&byte.before, 1)),
-                     to_hex(ByteView(&byte.after, 1)));
+                     to_hex(byte.before),
+                     to_hex(byte.after));
 }
 
 }  // namespace holdfast

@@ -28,8 +28,6 @@ void bits_fields(auto& change, auto mask, auto to_text, auto parse, auto& field)
 
 }  // namespace
 
-std::string byte_text(std::byte byte) { return to_hex(ByteView(&byte, 1)); }
-
 Result<std::byte> parse_byte(std::string_view text) {
   const Result<Bytes> bytes = from_hex(text);
   if (bytes.ok() && bytes->size() == 1) return bytes->front();

@@ -24,6 +24,19 @@ Result<Bytes> Source::read_bytes(int64_t offset, int64_t count) const {
   return bytes;
 }
 
+Result<Crc32c> crc32c_of(const Source& source, int64_t offset, int64_t bytes,
+                         const std::function<void(int64_t)>& count) {
+  constexpr int64_t kPart = int64_t{4} << 20;
+  Crc32c crc = 0;
+  for (int64_t at = 0; at < bytes; at += kPart) {
+    const Bytes part =
+        HOLDFAST_TRY(source.read_bytes(offset + at, std::min(kPart, bytes - at)));
+    crc = crc32c_extend(crc, part);
+    if (count) count(std::ssize(part));
+  }
+  return crc;
+}
+
 Result<void> MemorySource::read_inside(int64_t offset, ByteSpan into) const {
   const auto from = ByteView(bytes_).subspan(static_cast<size_t>(offset), into.size());
   std::copy(from.begin(), from.end(), into.begin());

@@ -4,10 +4,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "holdfast/base/bytes.h"
+#include "holdfast/base/crc32c.h"
 #include "holdfast/env/env.h"
 #include "holdfast/env/file.h"
 
@@ -36,6 +38,11 @@ class Source {
  private:
   Result<void> check_range(int64_t offset, int64_t count) const;
 };
+
+// The digest of the bytes [offset, offset + bytes), which are read in parts. Calls `count`
+// with the number of bytes of each part that was read.
+Result<Crc32c> crc32c_of(const Source& source, int64_t offset, int64_t bytes,
+                         const std::function<void(int64_t)>& count = {});
 
 // Receives bytes in order, from one thread at a time. After a failure the contents are
 // undefined and nothing more may be appended.

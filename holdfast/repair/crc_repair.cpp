@@ -23,8 +23,6 @@ struct BadRecord {
   std::vector<uint64_t> flips{};  // the bits that explain the CRC
 };
 
-std::string hex_of_byte(std::byte byte) { return to_hex(ByteView(&byte, 1)); }
-
 // Adds the flip of the record's only bit that explains its CRC.
 Result<void> add_flip(const Source& source, const BadRecord& record,
                       const Confirm& confirm, CrcRepair& repair) {
@@ -53,7 +51,7 @@ Result<void> add_flip(const Source& source, const BadRecord& record,
   repair.mended.push_back(
       {.file = record.file,
        .what = fmt::format("byte {}: {} -> {}, by the crc of {}", offset,
-                           hex_of_byte(seen), hex_of_byte(right), record.name),
+                           to_hex(seen), to_hex(right), record.name),
        .rung = "crc"});
   return {};
 }
@@ -130,16 +128,6 @@ Result<CrcRepair> mend_zip(Env& env, const Found& found, const Confirm& confirm)
   return repair;
 }
 
-Result<Crc32c> crc_of_range(const Source& source, int64_t offset, int64_t size) {
-  constexpr int64_t kBlock = int64_t{4} << 20;
-  Crc32c crc = 0;
-  for (int64_t at = 0; at < size; at += kBlock) {
-    crc = crc32c_extend(
-        crc, HOLDFAST_TRY(source.read_bytes(offset + at, std::min(kBlock, size - at))));
-  }
-  return crc;
-}
-
 Result<CrcRepair> mend_bundle(Env& env, const Found& found,
                               const Confirm& confirm) {
   const Path index_path = HOLDFAST_TRY(bundle::find_index(env, found.path));
@@ -154,7 +142,7 @@ Result<CrcRepair> mend_bundle(Env& env, const Found& found,
     const Path shard = index.shard_path(entry.shard);
     const auto source = HOLDFAST_TRY(FileSource::open(env, shard));
     HOLDFAST_TRY(bundle::check_shard_range(index, one, *source));
-    const Crc32c crc = HOLDFAST_TRY(crc_of_range(*source, entry.offset, entry.size));
+    const Crc32c crc = HOLDFAST_TRY(crc32c_of(*source, entry.offset, entry.size));
     if (crc == *entry.crc) continue;
     const std::string name = shard.filename().native();
     HOLDFAST_TRY(add_flip(*source,

@@ -324,8 +324,8 @@ Result<RepairReport> plan_by_header(Env& env, const Found& found,
   report.mended = {{.file = byte.path.filename().native(),
                     .what = fmt::format("byte {}: {} -> {}, the only bit with which the "
                                         "file can be read",
-                                        byte.offset, to_hex(ByteView(&change.before, 1)),
-                                        to_hex(ByteView(&change.after, 1))),
+                                        byte.offset, to_hex(change.before),
+                                        to_hex(change.after)),
                     .rung = "header"}};
   return report;
 }

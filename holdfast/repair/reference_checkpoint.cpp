@@ -70,15 +70,8 @@ Result<std::vector<PlannedFlip>> ReferenceCheckpoint::differences(
 Result<Seal> ReferenceCheckpoint::seal_of(const std::string& name) const {
   const auto id = opened_.contents.collection.find(name);
   if (!id) return not_found("{}: has no tensor {}; expected a copy", path_.native(), name);
-  const int64_t bytes = opened_.contents.collection.tensor(*id).bytes();
-  CanonicalStream stream(opened_.contents, *id);
-  Seal seal;
-  for (int64_t at = 0; at < bytes; at += kWindow) {
-    Bytes window(as_size(std::min(kWindow, bytes - at)));
-    HOLDFAST_TRY(stream.read(window));
-    seal += seal_bytes(window, static_cast<uint64_t>(at));
-  }
-  return seal;
+  return seal_of_tensor(opened_.contents, *id,
+                        opened_.contents.collection.tensor(*id).bytes());
 }
 
 Result<bool> ReferenceCheckpoint::confirms(Env& env, const Found& found,

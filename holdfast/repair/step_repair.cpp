@@ -369,14 +369,8 @@ class Ladder {
   }
 
   static bool has_digest(const ManifestFile& file, const Source& source) {
-    constexpr int64_t kWindow = int64_t{4} << 20;
-    Crc32c crc = 0;
-    for (int64_t at = 0; at < source.size(); at += kWindow) {
-      const auto bytes = source.read_bytes(at, std::min(kWindow, source.size() - at));
-      if (!bytes.ok()) return false;
-      crc = crc32c_extend(crc, *bytes);
-    }
-    return crc_digest(crc) == file.digest;
+    const auto crc = crc32c_of(source, 0, source.size());
+    return crc.ok() && crc_digest(*crc) == file.digest;
   }
 
   // Parity is computed from its shard. If that is damaged, too, it is mended first, so

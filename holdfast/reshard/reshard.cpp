@@ -13,8 +13,6 @@
 namespace holdfast {
 namespace {
 
-constexpr int64_t kSealWindow = int64_t{4} << 20;
-
 // What files need beside the tensors: headers, indexes and objects.
 constexpr int64_t kBesides = int64_t{16} << 20;
 
@@ -57,17 +55,8 @@ Result<void> check_outside(Env& env, const Path& to, const ReshardPlan& plan) {
 
 Result<Seal> seal_of_tensor(const Contents& contents, TensorId tensor, int64_t bytes,
                             Counter& counter) {
-  CanonicalStream stream(contents, tensor);
-  Bytes window(static_cast<size_t>(std::min(kSealWindow, bytes)));
-  Seal seal;
-  for (int64_t at = 0; at < bytes; at += kSealWindow) {
-    const ByteSpan part =
-        ByteSpan(window).first(static_cast<size_t>(std::min(kSealWindow, bytes - at)));
-    HOLDFAST_TRY(counter.add(std::ssize(part)));
-    HOLDFAST_TRY(stream.read(part));
-    seal += seal_bytes(part, static_cast<uint64_t>(at));
-  }
-  return seal;
+  return seal_of_tensor(contents, tensor, bytes,
+                        [&](int64_t read) { return counter.add(read); });
 }
 
 std::optional<Seal> recorded_seal(const ReshardPlan& plan, TensorId tensor) {

@@ -220,14 +220,11 @@ class Checker {
   // Checks the digest of the whole file. Used if no index of the shard could be read,
   // so that the chunks are not known.
   Result<void> check_without_index(const ManifestFile& file) {
-    constexpr int64_t kBlock = int64_t{4} << 20;
     const auto source = HOLDFAST_TRY(FileSource::open(env_, folder_ / file.name));
-    Crc32c crc = 0;
-    for (int64_t at = 0; at < file.bytes; at += kBlock) {
-      crc = crc32c_extend(
-          crc, HOLDFAST_TRY(source->read_bytes(at, std::min(kBlock, file.bytes - at))));
-      tell_progress(at);
-    }
+    int64_t at = 0;
+    const Crc32c crc =
+        HOLDFAST_TRY(crc32c_of(*source, 0, file.bytes,
+                               [&](int64_t bytes) { tell_progress(at += bytes); }));
     if (crc_digest(crc) == file.digest) return {};
     return corrupt("has {}; expected {}", crc_digest(crc), file.digest);
   }

@@ -12,7 +12,6 @@ namespace holdfast {
 namespace bundle {
 namespace {
 
-constexpr int64_t kPartBytes = int64_t{1} << 20;
 
 // Names the tensor that an entry belongs to, also for the entries of slices.
 using Owners = std::unordered_map<std::string, std::string>;
@@ -86,15 +85,9 @@ class BundleVerifier {
     if (entry.entry.type == kStringType) return check_strings(entry);
     if (entry.entry.type == kVariantType) return check_variants(entry);
     const Source& shard = *shards_.sources()[holder];
-    Crc32c crc = 0;
-    for (int64_t done = 0; done < entry.entry.size;) {
-      const int64_t count = std::min(kPartBytes, entry.entry.size - done);
-      const Bytes part =
-          HOLDFAST_TRY(shard.read_bytes(entry.entry.offset + done, count));
-      crc = crc32c_extend(crc, part);
-      done += count;
-      count_read(count);
-    }
+    const Crc32c crc =
+        HOLDFAST_TRY(crc32c_of(shard, entry.entry.offset, entry.entry.size,
+                               [&](int64_t bytes) { count_read(bytes); }));
     return compare(entry, crc);
   }
 
