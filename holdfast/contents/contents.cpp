@@ -8,6 +8,7 @@
 #include "holdfast/contents/chunked_source.h"
 #include "holdfast/contents/left_out.h"
 #include "holdfast/env/source_sink.h"
+#include "holdfast/state/seal.h"
 #include "holdfast/state/strided.h"
 
 namespace holdfast {

@@ -19,10 +19,10 @@
 #include "holdfast/base/bytes.h"
 #include "holdfast/state/collection.h"
 #include "holdfast/state/object.h"
-#include "holdfast/state/seal.h"
 
 namespace holdfast {
 
+struct Seal;
 class Source;
 
 // Checks digests that cover whole records of a file, and so more bytes than a reader

@@ -10,8 +10,8 @@
 #include "holdfast/formats/format.h"
 #include "holdfast/inspect/list_runs.h"
 #include "holdfast/shard/step_name.h"
-#include "holdfast/store/seal_file.h"
-#include "holdfast/store/step_patch.h"
+#include "holdfast/inspect/seal_file.h"
+#include "holdfast/corruption/step_patch.h"
 
 namespace holdfast {
 namespace {

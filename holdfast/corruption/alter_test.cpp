@@ -12,7 +12,7 @@
 #include "holdfast/formats/patch_testing.h"
 #include "holdfast/shard/zstd.h"
 #include "holdfast/store/run.h"
-#include "holdfast/store/seal_file.h"
+#include "holdfast/inspect/seal_file.h"
 
 namespace holdfast::tests::alter_test {
 namespace {

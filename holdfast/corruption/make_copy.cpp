@@ -6,7 +6,7 @@
 #include "holdfast/formats/format.h"
 #include "holdfast/inspect/attempt_path.h"
 #include "holdfast/shard/step_name.h"
-#include "holdfast/store/seal_file.h"
+#include "holdfast/inspect/seal_file.h"
 
 namespace holdfast {
 namespace {

@@ -3,7 +3,7 @@
 //
 // The protocol. All ranks make the call together, when training has stopped:
 //
-//   1. Room     Each rank makes the place of its host (store/shared_place.h) and says
+//   1. Room     Each rank makes the place of its host ((shared_place/shared_place.h)) and says
 //               which place that is, how much room it has and how large its shard is.
 //               Rank 0 also says the age of the step, (epoch, sequence), and checks that
 //               it owns the run. If a place has no room for the shards of its ranks, all
@@ -24,7 +24,7 @@
 
 #include "holdfast/checkpoint/saver.h"
 #include "holdfast/handover/rounds.h"
-#include "holdfast/store/shared_place.h"
+#include "holdfast/shared_place/shared_place.h"
 
 namespace holdfast {
 

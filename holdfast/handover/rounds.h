@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "holdfast/checkpoint/channel.h"
-#include "holdfast/store/shared_place.h"
+#include "holdfast/shared_place/shared_place.h"
 #include "holdfast/transport/agreement.h"
 
 namespace holdfast {

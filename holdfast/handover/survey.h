@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "holdfast/handover/rounds.h"
-#include "holdfast/store/shared_place.h"
+#include "holdfast/shared_place/shared_place.h"
 
 namespace holdfast {
 

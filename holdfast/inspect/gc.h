@@ -7,7 +7,7 @@
 
 #include "holdfast/store/process.h"
 #include "holdfast/store/retention.h"
-#include "holdfast/store/shared_place.h"
+#include "holdfast/shared_place/shared_place.h"
 
 namespace holdfast {
 
@@ -33,7 +33,7 @@ struct GcResult {
   std::vector<std::string> swept{};
   std::vector<std::string> failed{};  // what could not be removed, and why
   // Folders in shared memory that jobs have left: of this run, if its newest step is on
-  // disk, and of runs and boots that are gone (store/shared_place.h).
+  // disk, and of runs and boots that are gone ((shared_place/shared_place.h)).
   std::vector<std::string> memory{};
   // Set by a dry run if a live owner has the run, so that gc would be refused. Attempts
   // then belong to that owner and are not in `swept`.

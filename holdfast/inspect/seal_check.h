@@ -1,5 +1,5 @@
 // Seals the tensors of opened contents, and compares them with seals that were made
-// earlier (store/seal_file.h). If one word of a tensor has changed, the seals say which
+// earlier ((seal_file.h)). If one word of a tensor has changed, the seals say which
 // elements that are and what they were (state/changed_word.h).
 #pragma once
 
@@ -9,7 +9,7 @@
 
 #include "holdfast/contents/contents.h"
 #include "holdfast/state/changed_word.h"
-#include "holdfast/store/seal_file.h"
+#include "holdfast/inspect/seal_file.h"
 
 namespace holdfast {
 

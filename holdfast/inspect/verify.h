@@ -24,7 +24,7 @@ struct Verified {
   // because the depth did not ask for more, because the format has no digests
   // (safetensors), or because some were left out (torch can do that).
   bool digests = false;
-  // Whether the tensors were compared with seals beside the file (store/seal_file.h).
+  // Whether the tensors were compared with seals beside the file ((seal_file.h)).
   bool sealed = false;
 
   bool whole() const { return damage.empty(); }

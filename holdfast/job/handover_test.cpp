@@ -5,7 +5,7 @@
 #include "holdfast/env/env_wrapper.h"
 #include "holdfast/env/faulty_env.h"
 #include "holdfast/job/handover_testing.h"
-#include "holdfast/store/shared_place.h"
+#include "holdfast/shared_place/shared_place.h"
 
 namespace holdfast {
 namespace {

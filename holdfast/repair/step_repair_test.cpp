@@ -8,7 +8,7 @@
 #include "holdfast/env/faulty_env.h"
 #include "holdfast/env/flipped_env.h"
 #include "holdfast/store/step_check.h"
-#include "holdfast/store/step_patch.h"
+#include "holdfast/corruption/step_patch.h"
 
 namespace holdfast::tests::step_repair_test {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "holdfast/base/xxh3.h"
 #include "holdfast/shard/step_name.h"
-#include "holdfast/store/json_digest_internal.h"
+#include "holdfast/base/json_digest.h"
 
 namespace holdfast {
 namespace {

@@ -22,7 +22,7 @@ std::string xxh3_digest(ByteView bytes);
 // Fails with kInvalid unless the digest has one of these two forms.
 Result<DigestKind> parse_file_digest(std::string_view digest);
 
-// Encodes the manifest as JSON that ends with its own digest (json_digest_internal.h).
+// Encodes the manifest as JSON that ends with its own digest (base/json_digest.h).
 // All texts must be UTF-8.
 Bytes encode_manifest(const Manifest& manifest);
 

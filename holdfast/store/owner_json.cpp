@@ -1,7 +1,7 @@
 // Encodes and decodes the two small JSON files of a run: the owner's claim and
 // holdfast.json.
 #include "holdfast/shard/step_name.h"
-#include "holdfast/store/json_digest_internal.h"
+#include "holdfast/base/json_digest.h"
 #include "holdfast/store/owner.h"
 #include "holdfast/store/run_file_internal.h"
 

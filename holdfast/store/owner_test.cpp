@@ -10,7 +10,7 @@
 #include "holdfast/env/memory_env.h"
 #include "holdfast/env/posix_env.h"
 #include "holdfast/store/claim_internal.h"
-#include "holdfast/store/json_digest_internal.h"
+#include "holdfast/base/json_digest.h"
 #include "holdfast/store/store_testing.h"
 
 namespace holdfast {

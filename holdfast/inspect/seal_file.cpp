@@ -1,8 +1,8 @@
-#include "holdfast/store/seal_file.h"
+#include "holdfast/inspect/seal_file.h"
 
 #include "holdfast/base/xxh3.h"
 #include "holdfast/state/tensor_fields.h"
-#include "holdfast/store/json_digest_internal.h"
+#include "holdfast/base/json_digest.h"
 
 namespace holdfast {
 

@@ -1,4 +1,4 @@
-#include "holdfast/store/shared_place.h"
+#include "holdfast/shared_place/shared_place.h"
 
 #include <sys/stat.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "holdfast/store/step_patch.h"
+#include "holdfast/corruption/step_patch.h"
 
 #include <algorithm>
 #include <map>

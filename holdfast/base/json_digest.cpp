@@ -1,13 +1,13 @@
 #include "holdfast/base/bytes.h"
 #include "holdfast/base/xxh3.h"
-#include "holdfast/store/json_digest_internal.h"
+#include "holdfast/base/json_digest.h"
 
 namespace holdfast {
 namespace {
 
 constexpr std::string_view kTailStart = ",\n\"digest\":\"";
 constexpr std::string_view kTailEnd = "\"}\n";
-constexpr size_t kDigits = 32;
+constexpr size_t kDigestDigits = 32;
 
 }  // namespace
 
@@ -18,7 +18,7 @@ void put_digest(std::string& out) {
 }
 
 bool ends_with_digest(std::string_view text) {
-  const size_t tail = kDigits + kTailEnd.size();
+  const size_t tail = kDigestDigits + kTailEnd.size();
   return text.size() > tail && text.ends_with(kTailEnd) &&
          text.substr(0, text.size() - tail).ends_with(kTailStart);
 }
@@ -29,9 +29,9 @@ Result<std::string_view> check_digest(std::string_view text, const std::string& 
                    text.size());
   }
   const std::string_view before =
-      text.substr(0, text.size() - kDigits - kTailEnd.size());
+      text.substr(0, text.size() - kDigestDigits - kTailEnd.size());
   const std::string digest = xxh3_128(bytes_of(before)).hex();
-  if (text.substr(before.size(), kDigits) != digest) {
+  if (text.substr(before.size(), kDigestDigits) != digest) {
     return corrupt("{}: its bytes have the digest {}; expected the digest at its end",
                    where, digest);
   }

@@ -1,5 +1,5 @@
 // A place in shared memory while another process uses it, too.
-#include "holdfast/store/shared_place.h"
+#include "holdfast/shared_place/shared_place.h"
 
 #include <gtest/gtest.h>
 
