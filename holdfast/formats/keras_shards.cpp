@@ -4,7 +4,6 @@
 #include <map>
 #include <set>
 
-#include "holdfast/base/json.h"
 #include "holdfast/base/json_text.h"
 #include "holdfast/contents/file_edit.h"
 #include "holdfast/formats/joined_contents.h"
@@ -19,32 +18,14 @@ constexpr int64_t kMaxKerasIndex = int64_t{64} << 20;
 // The groups of each file, without the slash in front.
 using GroupsOfFiles = std::map<std::string, std::set<std::string>>;
 
-Result<void> add_keras_file(GroupsOfFiles& groups, const std::string& group,
-                            const Json& file, const std::string& where) {
-  if (!file.is_string() || !is_plain_file_name(file.get_ref<const std::string&>())) {
-    return corrupt("{}: {} is in {}; expected the plain name of a file", where,
-                   shown(group), shown(file.dump()));
-  }
-  const size_t slash = group.starts_with('/') ? 1 : 0;
-  groups[file.get<std::string>()].insert(group.substr(slash));
-  return {};
-}
-
 Result<GroupsOfFiles> read_keras_index(Env& env, const Path& path) {
   const std::string& where = path.native();
   const std::string text = HOLDFAST_TRY(env.read_text(path, kMaxKerasIndex));
-  const Json root = HOLDFAST_TRY(as_corrupt(parse_json(text, where)));
-  if (!root.is_object() || !root.contains("weight_map") ||
-      !root["weight_map"].is_object()) {
-    return corrupt("{}: has no weight_map; expected an index of Keras", where);
-  }
   GroupsOfFiles groups;
-  for (const auto& [group, files] : root["weight_map"].items()) {
-    const Json list = files.is_array() ? files : Json::array({files});
-    for (const Json& file : list) {
-      HOLDFAST_TRY(add_keras_file(groups, group, file, where));
-    }
-  }
+  HOLDFAST_TRY(read_weight_map(
+      text, where, true, [&](const std::string& group, const std::string& file) {
+        groups[file].insert(group.substr(group.starts_with('/') ? 1 : 0));
+      }));
   return groups;
 }
 

@@ -313,26 +313,32 @@ Result<SafetensorsHeader> read_safetensors_header(const Source& source) {
   return header;
 }
 
-Result<std::map<std::string, std::string>> decode_weight_map(std::string_view json,
-                                                             std::string_view where) {
+Result<void> read_weight_map(
+    std::string_view json, std::string_view where, bool lists,
+    const std::function<void(const std::string& name, const std::string& file)>& add) {
   const Json root = HOLDFAST_TRY(as_corrupt(parse_json(json, where)));
   if (!root.is_object() || !root.contains("weight_map") ||
       !root["weight_map"].is_object()) {
     return corrupt("{}: has no weight_map", where);
   }
-  std::map<std::string, std::string> files;
-  for (const auto& [name, file] : root["weight_map"].items()) {
-    if (!file.is_string()) {
-      return corrupt("{}: {} is in a {}; expected the name of a file", where,
-                     shown(name), file.type_name());
+  for (const auto& [name, value] : root["weight_map"].items()) {
+    for (const Json& file : lists && value.is_array() ? value : Json::array({value})) {
+      if (!file.is_string() || !is_plain_file_name(file.get_ref<const std::string&>())) {
+        return corrupt("{}: {} is in {}; expected the plain name of a file", where,
+                       shown(name), shown(file.dump()));
+      }
+      add(name, file.get_ref<const std::string&>());
     }
-    const auto& plain = file.get_ref<const std::string&>();
-    if (!is_plain_file_name(plain)) {
-      return corrupt("{}: {} is in {}; expected a plain name of a file", where,
-                     shown(name), shown(plain));
-    }
-    files.emplace(name, plain);
   }
+  return {};
+}
+
+Result<std::map<std::string, std::string>> decode_weight_map(std::string_view json,
+                                                             std::string_view where) {
+  std::map<std::string, std::string> files;
+  HOLDFAST_TRY(read_weight_map(
+      json, where, false,
+      [&](const std::string& name, const std::string& file) { files[name] = file; }));
   return files;
 }
 

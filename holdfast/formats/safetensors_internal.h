@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -34,9 +35,13 @@ Result<SafetensorsHeader> read_safetensors_header(const Source& source);
 // Whether the name is a plain file name, so that an index cannot lead out of its folder.
 bool is_plain_file_name(std::string_view name);
 
-// Decodes the weight_map in the index of a folder: maps the name of a tensor to the
-// name of its file. Fails with kCorrupt if there is no such map, or if the name of a
-// file is not a plain name.
+// Decodes the weight_map in the index of a folder: calls `add` with each name and the file
+// that has it. With `lists` a name may have several files. Fails with kCorrupt if there is
+// no such map, or if the name of a file is not a plain name.
+Result<void> read_weight_map(
+    std::string_view json, std::string_view where, bool lists,
+    const std::function<void(const std::string& name, const std::string& file)>& add);
+// The same for names of tensors, each of which has one file.
 Result<std::map<std::string, std::string>> decode_weight_map(std::string_view json,
                                                              std::string_view where);
 
