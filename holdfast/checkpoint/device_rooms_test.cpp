@@ -138,7 +138,7 @@ TEST_P(OnADevice, ReplicasAreComparedAsTheyAreAfterTheStream) {
     LayoutAgreement layouts(env, &transport, std::chrono::seconds(10));
     std::vector<LocalPiece> held{state.pieces[0]};
     held[0].memory = rank == 0 ? tensor : other;
-    EXPECT_OK(layouts.agree(held, true, training));
+    EXPECT_OK(layouts.agree(LocalPieces(held), true, training));
   });
 }
 

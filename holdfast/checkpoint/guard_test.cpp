@@ -143,10 +143,10 @@ TEST(Gatherer, PiecesOfNothingDoNotShiftTheOthers) {
                       Map::dense(box, 4));
   };
   const std::vector<LocalPiece> before{held("a", one, a), held("b", one, b)};
-  ASSERT_OK(layouts.agree(before, true));
+  ASSERT_OK(layouts.agree(LocalPieces(before), true));
   const std::vector<LocalPiece> after{held("c", none, {}), held("a", one, a),
                                       held("b", one, b)};
-  const LocalState state = layouts.agree(after, true).value();
+  const LocalState state = layouts.agree(LocalPieces(after), true).value();
   ASSERT_EQ(state.pieces.size(), 2u);
   EXPECT_EQ(state.pieces[0].tensor->name, "a");
   EXPECT_EQ(state.pieces[1].tensor->name, "b");
@@ -288,7 +288,7 @@ struct Gather : ::testing::Test {
       const Box box{rows[rank], {0, 1}};
       const std::vector<LocalPiece> held{
           make_piece(tensor, box, memories[rank], Map::dense(box, 4))};
-      states[rank] = layouts.agree(held, compare);
+      states[rank] = layouts.agree(LocalPieces(held), compare);
     });
     return states;
   }
@@ -349,6 +349,29 @@ TEST_F(Gather, ReplicasThatDifferAreRefusedOnlyIfCompared) {
   for (const auto& state : agree({{0, 7}, {0, 7}}, false)) EXPECT_OK(state);
 }
 
+// All hear the error of a rank that has no pieces, whether the layout is new or known, and
+// agree again after it.
+TEST_F(Gather, AnErrorOfOneRankIsHeardByAll) {
+  std::vector<std::vector<std::string>> said(2);
+  run_ranks(env, 2, [&](int r, Transport& transport) {
+    LayoutAgreement layouts(env, &transport, kSoon);
+    const Box box{{4 * r, 4 * r + 4}, {0, 1}};
+    Bytes memory(16);
+    const LocalPieces held(std::vector<LocalPiece>{
+        make_piece({.name = "w", .dtype = Dtype::kF32, .shape = {8, 1}}, box, memory,
+                   Map::dense(box, 4))});
+    for (const bool fails : {true, false, false, true, false}) {
+      const bool own = fails && r == 1;
+      const auto state =
+          layouts.agree(own ? Result<LocalPieces>(no_space("full")) : held, false);
+      said[static_cast<size_t>(r)].push_back(message_of(state));
+    }
+  });
+  using Said = std::vector<std::string>;
+  EXPECT_EQ(said[0], (Said{"rank 1: full", "", "", "rank 1: full", ""}));
+  EXPECT_EQ(said[1], (Said{"full", "", "", "full", ""}));
+}
+
 TEST_F(Gather, AWordOfRank0GoesToAllWithIt) {
   // In round 0 the layout is new, in round 1 the second call finds it known.
   for (int round = 0; round < 2; ++round) {
@@ -362,7 +385,7 @@ TEST_F(Gather, AWordOfRank0GoesToAllWithIt) {
                      Map::dense(box, 4))};
       for (int i = 0; i <= round; ++i) {
         Bytes word = copy_of(bytes_of(fmt::format("{} of rank {}", i, r)));
-        EXPECT_OK(layouts.agree(held, true, word, {}));
+        EXPECT_OK(layouts.agree(LocalPieces(held), true, word, {}));
         words[static_cast<size_t>(r)] = word;
       }
     });
@@ -376,14 +399,14 @@ TEST_F(Gather, WhatStaysAsItIsIsTheSameObject) {
   LayoutAgreement layouts(env, nullptr, kSoon);
   Bytes memory(28);
   const std::vector<LocalPiece> pieces{whole_piece(tensor, memory)};
-  const auto first = layouts.agree(pieces, true).value();
+  const auto first = layouts.agree(LocalPieces(pieces), true).value();
   EXPECT_EQ(first.collection->layout().holders()[0].name, this_worker(env).name);
-  EXPECT_EQ(layouts.agree(pieces, true).value().collection, first.collection);
+  EXPECT_EQ(layouts.agree(LocalPieces(pieces), true).value().collection, first.collection);
   std::vector<LocalPiece> other = pieces;
   Tensor renamed = tensor;
   renamed.name = "v";
   other[0].tensor = std::make_shared<const Tensor>(renamed);
-  EXPECT_NE(layouts.agree(other, true).value().collection, first.collection);
+  EXPECT_NE(layouts.agree(LocalPieces(other), true).value().collection, first.collection);
 }
 
 }  // namespace

@@ -124,47 +124,40 @@ Result<void> LayoutAgreement::describe(const LocalPieces& pieces) {
   return {};
 }
 
-Result<LocalState> LayoutAgreement::agree(const LocalPieces& pieces, bool compare,
-                                          CudaStream stream) {
+Result<LocalState> LayoutAgreement::agree(const Result<LocalPieces>& pieces,
+                                          bool compare, CudaStream stream) {
   Bytes nothing;
   return agree(pieces, compare, nothing, {}, stream);
 }
 
-Result<LocalState> LayoutAgreement::agree(const LocalPieces& pieces, bool compare,
-                                          Bytes& word, Duration longer,
+// A rank that has failed sends an empty digest, which differs from the last one, so that
+// all ranks exchange their descriptions. Instead of its description it then sends its
+// error.
+Result<LocalState> LayoutAgreement::agree(const Result<LocalPieces>& pieces,
+                                          bool compare, Bytes& word, Duration longer,
                                           CudaStream stream) {
-  if (const Result<void> described = describe(pieces); !described.ok()) {
-    return fail(described.error(), word, longer);
+  const Result<void> own =
+      pieces.ok() ? describe(*pieces) : Result<void>(pieces.error());
+  if (!own.ok()) {
+    text_.clear();
+    seen_.clear();
   }
-  std::vector<Bytes> digests = HOLDFAST_TRY(exchange_digests(digest_, word, longer));
-  if (digests != seen_ || collection_ == nullptr) {
+  const auto digests = exchange_digests(own.ok() ? digest_ : "", word, longer);
+  if (!digests.ok()) return own.ok() ? digests.error() : own.error();
+  if (*digests != seen_ || collection_ == nullptr) {
     seen_.clear();
     placed_.reset();
-    const std::vector<Bytes> texts = HOLDFAST_TRY(holdfast::agree(
-        {.env = &env_, .transport = transport_}, Result<Bytes>(text_), at_most_));
-    collection_ = HOLDFAST_TRY(merge(texts));
-    if (compare) HOLDFAST_TRY(compare_replicas(state_of(pieces), stream));
-    seen_ = std::move(digests);
+    const auto texts = holdfast::agree({.env = &env_, .transport = transport_},
+                                       own.ok() ? Result<Bytes>(text_) : own.error(),
+                                       at_most_);
+    if (!own.ok()) return own.error();
+    if (!texts.ok()) return texts.error();
+    collection_ = HOLDFAST_TRY(merge(*texts));
+    if (compare) HOLDFAST_TRY(compare_replicas(state_of(*pieces), stream));
+    seen_ = *digests;
   }
-  if (!placed_.has_value()) placed_ = state_of(pieces);
+  if (!placed_.has_value()) placed_ = state_of(*pieces);
   return *placed_;
-}
-
-Error LayoutAgreement::fail(const Error& why) {
-  Bytes nothing;
-  return fail(why, nothing, {});
-}
-
-// Sends an empty digest, which differs from the last one, so that all ranks exchange
-// their descriptions. Instead of its description this rank then sends its error.
-Error LayoutAgreement::fail(const Error& why, Bytes& word, Duration longer) {
-  text_.clear();
-  seen_.clear();
-  if (exchange_digests("", word, longer).ok()) {
-    static_cast<void>(holdfast::agree({.env = &env_, .transport = transport_},
-                                      Result<Bytes>(why), at_most_));
-  }
-  return why;
 }
 
 Result<std::shared_ptr<const Collection>> LayoutAgreement::merge(

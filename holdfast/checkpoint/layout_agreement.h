@@ -33,20 +33,21 @@ class LayoutAgreement {
   // object. Ranks wait `at_most` for each other.
   LayoutAgreement(Env& env, Transport* transport, Duration at_most);
 
-  // Called by all ranks together, each with its own pieces. A tensor may have pieces on
+  // Called by all ranks together, each with its own pieces, or with the error why it has
+  // none: then agree() fails on all ranks with this error. A tensor may have pieces on
   // any number of ranks. If no rank's description has changed, the collection is the
   // same object as before. Fails with kInvalid on all ranks, naming tensor and ranks,
   // if boxes do not tile a tensor; with `compare` also if replicas differ, which is
   // checked only when a description has changed since the last call. Tensors on CUDA
   // devices are compared as they are after the work that was queued in `stream` so far.
-  Result<LocalState> agree(const LocalPieces& pieces, bool compare,
+  Result<LocalState> agree(const Result<LocalPieces>& pieces, bool compare,
                            CudaStream stream = nullptr);
 
   // The same, and sends rank 0's `word` to all ranks along with it, which saves a
   // message. On return `word` holds rank 0's bytes on every rank. The other ranks wait
   // for rank 0 by `longer` more than `at_most`.
-  Result<LocalState> agree(const LocalPieces& pieces, bool compare, Bytes& word,
-                           Duration longer, CudaStream stream = nullptr);
+  Result<LocalState> agree(const Result<LocalPieces>& pieces, bool compare,
+                           Bytes& word, Duration longer, CudaStream stream = nullptr);
 
   // Reads every byte of the replicas and returns the tensors whose replicas differ, the
   // same list on all ranks. Called by all ranks together, with the state that agree()
@@ -58,12 +59,7 @@ class LayoutAgreement {
   // because a rank was replaced and knows none of them.
   void forget_ranks() { seen_.clear(); }
 
-  // Called instead of agree() on a rank that has failed before it. agree() then fails
-  // on all other ranks with this error. Returns `why`.
-  Error fail(const Error& why);
-
  private:
-  Error fail(const Error& why, Bytes& word, Duration longer);
   Result<void> describe(const LocalPieces& pieces);
   Result<std::vector<Bytes>> all(ByteView own, Duration longer = {});
   Result<std::vector<Bytes>> exchange_digests(std::string_view own, Bytes& word,

@@ -210,7 +210,7 @@ Result<LocalPieces> Job::Core::separate_replicas(const LocalPieces& pieces,
                       .rank = found[0].rank,
                       .other = found[0].other});
   Result<LocalPieces> separated = own(found);
-  if (!separated.ok()) return layouts_.fail(separated.error());
+  if (!separated.ok()) return layouts_.agree(separated, false).error();
   return separated;
 }
 
@@ -225,10 +225,8 @@ Result<RestoredState> Job::resume(const PiecesFor& pieces_for,
   core_->saver_->settle({}, options.stream);
   LocalState state;
   const auto state_for = [&](const StepFiles& step) -> Result<const LocalState*> {
-    const Result<LocalPieces> pieces = pieces_for(step);
-    if (!pieces.ok()) return core_->layouts_.fail(pieces.error());
     // Replicas need not be equal here: their values are about to be overwritten.
-    state = HOLDFAST_TRY(core_->layouts_.agree(*pieces, false));
+    state = HOLDFAST_TRY(core_->layouts_.agree(pieces_for(step), false));
     return &state;
   };
   RestoreOptions told = options;
