@@ -1,6 +1,12 @@
 #include "holdfast/base/json.h"
 
-#include "holdfast/base/json_document.h"
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "holdfast/base/json_place.h"
+#include "holdfast/base/json_writer.h"
 
 namespace holdfast {
 namespace {
@@ -13,23 +19,30 @@ std::string value_in_message(const Json& value) {
   return text;
 }
 
-// Builds the document, and refuses what parse_json() does not accept.
-class Builder : public JsonDocument<Json> {
+// Builds the document from the events of the tokenizer, and refuses what parse_json() does
+// not accept. The open containers stand on a stack of our own, so that a deep document
+// cannot exhaust the stack of the thread.
+class Builder : public nlohmann::json_sax<Json> {
  public:
   explicit Builder(std::string_view where) : where_(where) {}
 
+  bool null() override { return put(nullptr); }
+  bool boolean(bool value) override { return put(value); }
+  bool number_integer(number_integer_t value) override { return put(value); }
+  bool number_unsigned(number_unsigned_t value) override { return put(value); }
+  bool number_float(number_float_t value, const string_t&) override { return put(value); }
+  bool string(string_t& value) override { return put(std::move(value)); }
   bool binary(binary_t&) override { return fail("binary value"); }
-  bool start_object(std::size_t size) override {
-    return check_depth() && JsonDocument::start_object(size);
-  }
-  bool start_array(std::size_t size) override {
-    return check_depth() && JsonDocument::start_array(size);
-  }
+  bool start_object(std::size_t) override { return open(Json::object()); }
+  bool start_array(std::size_t) override { return open(Json::array()); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
   bool key(string_t& key) override {
-    if (innermost().contains(key)) {
+    if (open_.back().container.contains(key)) {
       return fail(fmt::format("duplicate key {}", value_in_message(key)));
     }
-    return JsonDocument::key(key);
+    open_.back().key = std::move(key);
+    return true;
   }
   bool parse_error(std::size_t position, const std::string&,
                    const nlohmann::detail::exception&) override {
@@ -38,13 +51,38 @@ class Builder : public JsonDocument<Json> {
 
   Result<Json> finish() && {
     if (error_) return *std::move(error_);
-    return std::move(*this).take();
+    return std::move(root_);
   }
 
  private:
-  bool check_depth() {
-    if (depth() < kMaxJsonDepth) return true;
-    return fail(fmt::format("more than {} levels deep", kMaxJsonDepth));
+  struct Open {
+    Json container;
+    std::string key = {};  // of the next value, in an object
+  };
+
+  bool put(Json value) {
+    if (open_.empty()) {
+      root_ = std::move(value);
+    } else if (Open& inner = open_.back(); inner.container.is_array()) {
+      inner.container.push_back(std::move(value));
+    } else {
+      inner.container.emplace(std::move(inner.key), std::move(value));
+    }
+    return true;
+  }
+
+  bool open(Json container) {
+    if (open_.size() >= kMaxJsonDepth) {
+      return fail(fmt::format("more than {} levels deep", kMaxJsonDepth));
+    }
+    open_.push_back({std::move(container)});
+    return true;
+  }
+
+  bool close() {
+    Json done = std::move(open_.back().container);
+    open_.pop_back();
+    return put(std::move(done));
   }
 
   bool fail(const std::string& what) {
@@ -53,7 +91,86 @@ class Builder : public JsonDocument<Json> {
   }
 
   std::string_view where_;
+  std::vector<Open> open_;
+  Json root_;
   std::optional<Error> error_;
+};
+
+// Writes the events of the tokenizer again, in their order. Nothing is looked up, so the
+// dict of a million tensors takes no longer than its text.
+class Copier : public nlohmann::json_sax<Json> {
+ public:
+  Copier(JsonWriter& out, const TextMember& set) : out_(out), set_(set) {}
+
+  bool null() override {
+    if (begin()) out_.put_null();
+    return true;
+  }
+  bool boolean(bool value) override { return put(value); }
+  bool number_integer(number_integer_t value) override { return put(int64_t{value}); }
+  bool number_unsigned(number_unsigned_t value) override { return put(uint64_t{value}); }
+  bool number_float(number_float_t value, const string_t&) override { return put(value); }
+  bool string(string_t& value) override { return put(std::string_view(value)); }
+  bool binary(binary_t&) override { return false; }
+  bool start_object(std::size_t) override { return open('{'); }
+  bool start_array(std::size_t) override { return open('['); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+  bool key(string_t& key) override {
+    if (skips_) return true;
+    out_.key(key);
+    if (open_.size() == 1 && !set_.key.empty() && key == set_.key) {
+      out_.put(set_.value);
+      skips_ = is_set_ = true;
+    }
+    return true;
+  }
+  bool parse_error(std::size_t, const std::string&,
+                   const nlohmann::detail::exception&) override {
+    return false;
+  }
+
+ private:
+  // Begins a value, unless another stands in its place: then it is passed over. The members
+  // of an object have begun with their keys.
+  bool begin() {
+    if (skips_) {
+      skips_ = open_.size() > 1;
+      return false;
+    }
+    if (open_.ends_with('[')) out_.item();
+    return true;
+  }
+  bool put(auto value) {
+    if (begin()) out_.put(value);
+    return true;
+  }
+  bool open(char bracket) {
+    const bool skipped = skips_;
+    if (begin()) out_.open(bracket);
+    skips_ = skipped;  // until the end of the container
+    open_ += bracket;
+    return true;
+  }
+  bool close() {
+    open_.pop_back();
+    if (skips_) {
+      skips_ = open_.size() > 1;
+      return true;
+    }
+    if (open_.empty() && !set_.key.empty() && !is_set_) {
+      out_.key(set_.key);
+      out_.put(set_.value);
+    }
+    out_.close();
+    return true;
+  }
+
+  JsonWriter& out_;
+  const TextMember set_;
+  bool is_set_ = false;
+  bool skips_ = false;
+  std::string open_;  // the brackets
 };
 
 }  // namespace
@@ -65,6 +182,11 @@ Result<Json> parse_json(std::string_view text, std::string_view where) {
   Builder builder(where);
   (void)Json::sax_parse(text.begin(), text.end(), &builder);  // errors are in builder
   return std::move(builder).finish();
+}
+
+void copy_json(JsonWriter& out, std::string_view text, const TextMember& set) {
+  Copier copier(out, set);
+  HOLDFAST_CHECK(Json::sax_parse(text.begin(), text.end(), &copier), "this is not JSON");
 }
 
 Result<int64_t> json_integer(const Json& value, std::string_view where, int64_t least,
@@ -81,61 +203,6 @@ Result<int64_t> json_integer(const Json& value, std::string_view where, int64_t 
     return invalid("{}: {}; expected {} to {}", where, number, least, most);
   }
   return number;
-}
-
-Result<Fields> Fields::of(const Json& value, std::string where) {
-  if (!value.is_object()) {
-    return invalid("{}: {}; expected an object", where, value.type_name());
-  }
-  return Fields(value, std::move(where));
-}
-
-bool Fields::has(const std::string& key) const { return object_->contains(key); }
-
-Result<const Json*> Fields::any(const std::string& key) {
-  asked_.insert(key);
-  const auto found = object_->find(key);
-  if (found == object_->end()) return invalid("{}: no key \"{}\"", where_, key);
-  return &*found;
-}
-
-Result<int64_t> Fields::integer(const std::string& key, int64_t least, int64_t most) {
-  const Json* value = HOLDFAST_TRY(any(key));
-  return json_integer(*value, fmt::format("{}.{}", where_, key), least, most);
-}
-
-Result<std::string> Fields::text(const std::string& key) {
-  const Json* value = HOLDFAST_TRY(any(key));
-  if (!value->is_string()) {
-    return invalid("{}.{}: {}; expected a string", where_, key, value->type_name());
-  }
-  return value->get<std::string>();
-}
-
-Result<bool> Fields::boolean(const std::string& key) {
-  const Json* value = HOLDFAST_TRY(any(key));
-  if (!value->is_boolean()) {
-    return invalid("{}.{}: {}; expected true or false", where_, key,
-                   value->type_name());
-  }
-  return value->get<bool>();
-}
-
-Result<const Json*> Fields::array(const std::string& key) {
-  const Json* value = HOLDFAST_TRY(any(key));
-  if (!value->is_array()) {
-    return invalid("{}.{}: {}; expected an array", where_, key, value->type_name());
-  }
-  return value;
-}
-
-Result<void> Fields::done() const {
-  for (const auto& [key, value] : object_->items()) {
-    if (!asked_.contains(key)) {
-      return invalid("{}: unknown key {}", where_, value_in_message(key));
-    }
-  }
-  return {};
 }
 
 }  // namespace holdfast

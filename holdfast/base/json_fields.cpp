@@ -54,6 +54,8 @@ void JsonWriter::item() { begin_value(); }
 
 void JsonWriter::put(int64_t value) { append_json_integer(out_, value); }
 
+void JsonWriter::put(uint64_t value) { out_ += std::to_string(value); }
+
 void JsonWriter::put(double value) {
   if (!std::isfinite(value)) {
     return put(std::string_view(std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf"));
@@ -132,8 +134,18 @@ Result<void> JsonPlace::read(std::string& value) const {
   return {};
 }
 
-bool JsonPlace::is_null() const { return json_->is_null(); }
-bool JsonPlace::is_object() const { return json_->is_object(); }
+JsonKind JsonPlace::kind() const {
+  switch (json_->type()) {
+    case Json::value_t::boolean: return JsonKind::kBoolean;
+    case Json::value_t::number_integer:
+    case Json::value_t::number_unsigned: return JsonKind::kInteger;
+    case Json::value_t::number_float: return JsonKind::kFraction;
+    case Json::value_t::string: return JsonKind::kText;
+    case Json::value_t::array: return JsonKind::kList;
+    case Json::value_t::object: return JsonKind::kObject;
+    default: return JsonKind::kNull;
+  }
+}
 
 Result<size_t> JsonPlace::length() const {
   if (!json_->is_array()) return expected("an array");
@@ -144,14 +156,24 @@ JsonPlace JsonPlace::item(size_t i) const {
   return JsonPlace((*json_)[i], *this, {}, i);
 }
 
-const Json* JsonPlace::find(std::string_view key) const {
-  if (!json_->is_object()) return nullptr;
+std::optional<JsonPlace> JsonPlace::find(std::string_view key) const {
+  if (!json_->is_object()) return std::nullopt;
   const auto found = json_->find(std::string(key));
-  return found == json_->end() ? nullptr : &*found;
+  return found == json_->end() ? std::nullopt : std::optional(member(key, *found));
+}
+
+Result<JsonPlace> JsonPlace::at(std::string_view key) const {
+  if (!is_object()) return expected("an object");
+  if (const auto found = find(key)) return *found;
+  return invalid("{}: no key \"{}\"", text(), key);
 }
 
 JsonPlace JsonPlace::member(std::string_view key, const Json& value) const {
   return JsonPlace(value, *this, key, kNoItem);
+}
+
+JsonPlace JsonPlace::as_member(std::string_view key, const JsonPlace& value) const {
+  return member(key, *value.json_);
 }
 
 Result<void> JsonPlace::for_each(const Visit& visit) const {
@@ -176,13 +198,13 @@ std::optional<JsonPlace> FieldReader::member(std::string_view key, bool required
   if (failed()) return std::nullopt;
   if (row_) {
     const size_t place = taken_++;
-    if (place < size_) return at_.member(key, at_.item(place).json());
+    if (place < size_) return at_.as_member(key, at_.item(place));
     error_ = invalid("{}: {} values; expected {} at place {}", at_.text(), size_, key,
                      place);
     return std::nullopt;
   }
   asked_.push_back(key);
-  if (const Json* found = at_.find(key)) return at_.member(key, *found);
+  if (auto found = at_.find(key)) return found;
   if (required) error_ = invalid("{}: no key \"{}\"", at_.text(), key);
   return std::nullopt;
 }
@@ -213,11 +235,16 @@ Result<void> FieldReader::finish() {
   });
 }
 
+Result<JsonDocument> JsonDocument::parse(std::string_view text, std::string_view where) {
+  auto json = std::make_shared<const Json>(HOLDFAST_TRY(parse_json(text, where)));
+  return JsonDocument(std::move(json), where);
+}
+
 Result<void> read_document(std::string_view text, std::string_view where, ErrorCode code,
                            const std::function<Result<void>(const JsonPlace&)>& read) {
-  const Result<Json> json = parse_json(text, where);
-  if (!json.ok()) return json.error().as(code);
-  const Result<void> outcome = read(JsonPlace(*json, where));
+  const Result<JsonDocument> document = JsonDocument::parse(text, where);
+  if (!document.ok()) return document.error().as(code);
+  const Result<void> outcome = read(document->root());
   if (outcome.ok() || outcome.error().code() == ErrorCode::kUnsupported) return outcome;
   return outcome.error().as(code);
 }

@@ -77,7 +77,6 @@ inline Result<void> read_json(const JsonPlace& at, std::string& value) {
   return at.read(value);
 }
 
-
 // A time is the number of nanoseconds since the clock's epoch.
 template <typename Clock>
 void put_json(JsonWriter& text,
@@ -236,9 +235,31 @@ class FieldWriter {
   }
   void object(std::string_view key, auto members) {
     begin(key);
-    text_.open('{');
-    members(FieldWriter(text_, false));
+    put_object(members);
+  }
+  // What is only written: an array of objects, each of which describe(field, value)
+  // describes, or put_members(field, value), a function beside the type of the values.
+  void list(std::string_view key, const auto& values, auto describe) {
+    begin(key);
+    text_.open('[');
+    for (const auto& value : values) {
+      text_.item();
+      put_object([&](FieldWriter& field) { describe(field, value); });
+    }
     text_.close();
+  }
+  void list(std::string_view key, const auto& values) {
+    list(key, values, [](FieldWriter& field, const auto& value) { put_members(field, value); });
+  }
+  // An object that put_members(field, *value) describes; null if there is no value.
+  void object_or_null(std::string_view key, const auto& value) {
+    if (!value) return (*this)(key, nullptr);
+    object(key, [&](FieldWriter& field) { put_members(field, *value); });
+  }
+  // A JSON text, as a value.
+  void json(std::string_view key, std::string_view text) {
+    begin(key);
+    copy_json(text_, text);
   }
   void line() { text_.line(); }
   bool has(std::string_view) const { return false; }
@@ -247,6 +268,12 @@ class FieldWriter {
   void allow_unknown() {}
 
  private:
+  void put_object(auto members) {
+    text_.open('{');
+    FieldWriter field(text_, false);
+    members(field);
+    text_.close();
+  }
   void begin(std::string_view key) { row_ ? text_.item() : text_.key(key); }
 
   JsonWriter& text_;
@@ -309,7 +336,7 @@ class FieldReader {
   }
   void line() {}
   // Whether the key is there; the writer always says no.
-  bool has(std::string_view key) const { return !failed() && at_.find(key) != nullptr; }
+  bool has(std::string_view key) const { return !failed() && at_.find(key).has_value(); }
   // The number of values of a row; 0 for the writer.
   size_t size() const { return size_; }
   // Fails if test() returns an error, which gets the name of this struct in front.

@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "holdfast/base/json_place.h"
+#include "holdfast/base/json_writer.h"
 #include "holdfast/base/testing.h"
 
 namespace holdfast {
@@ -107,35 +109,65 @@ TEST(JsonTest, MessagesStayShortAndPrintableForHostileValues) {
   EXPECT_EQ(message.find('\x1b'), message.npos);
 }
 
-class FieldsTest : public ::testing::Test {
+class JsonPlaceTest : public ::testing::Test {
  protected:
-  const Json json_ = *parse_json(R"({"n":3,"t":"x","b":false,"l":[1]})", "m.json");
-  Fields fields_ = *Fields::of(json_, "m.json");
+  template <typename T>
+  std::string why(const char* key) {
+    T value{};
+    return message_of(root_.find(key)->read(value));
+  }
+
+  const JsonDocument document_ = *JsonDocument::parse(
+      R"({"n":3,"t":"x","b":false,"l":[1,[]],"f":2.0,"z":null})", "m.json");
+  const JsonPlace root_ = document_.root();
 };
 
-TEST_F(FieldsTest, GivesEachKindByName) {
-  EXPECT_EQ(*fields_.integer("n"), 3);
-  EXPECT_EQ(*fields_.text("t"), "x");
-  EXPECT_EQ(*fields_.boolean("b"), false);
-  EXPECT_EQ((*fields_.array("l"))->size(), 1u);
-  EXPECT_OK(fields_.done());
+TEST_F(JsonPlaceTest, GivesEachKindByName) {
+  EXPECT_EQ(root_.member_as<int64_t>("n"), 3);
+  EXPECT_EQ(root_.member_as<std::string>("t"), "x");
+  EXPECT_EQ(root_.member_as<bool>("b"), false);
+  EXPECT_EQ(root_.member_as<double>("f"), 2.0);
+  EXPECT_EQ(*root_.at("l")->length(), 2u);
+  EXPECT_TRUE(root_.at("z")->is_null());
+  EXPECT_EQ(root_.at("n")->kind(), JsonKind::kInteger);
+  EXPECT_EQ(root_.at("f")->kind(), JsonKind::kFraction);
+  EXPECT_EQ(root_.member_as<int64_t>("f"), std::nullopt);
+  EXPECT_EQ(root_.member_as<int64_t>("m"), std::nullopt);
+  EXPECT_FALSE(root_.at("n")->find("n").has_value());
 }
 
-TEST_F(FieldsTest, NamesTheKeyThatIsMissingOrOfAnotherKind) {
-  EXPECT_EQ(message_of(fields_.integer("m")), "m.json: no key \"m\"");
-  EXPECT_EQ(message_of(fields_.integer("t")), "m.json.t: \"x\"; expected an integer");
-  EXPECT_EQ(message_of(fields_.text("n")), "m.json.n: number; expected a string");
-  EXPECT_EQ(message_of(fields_.boolean("n")),
-            "m.json.n: number; expected true or false");
-  EXPECT_EQ(message_of(fields_.array("t")), "m.json.t: string; expected an array");
-  EXPECT_EQ(message_of(Fields::of(Json(1), "m")), "m: number; expected an object");
+TEST_F(JsonPlaceTest, NamesTheKeyThatIsMissingOrOfAnotherKind) {
+  EXPECT_EQ(message_of(root_.at("m")), "m.json: no key \"m\"");
+  EXPECT_EQ(why<int64_t>("t"), "m.json.t: \"x\"; expected an integer");
+  EXPECT_EQ(why<std::string>("n"), "m.json.n: number; expected a string");
+  EXPECT_EQ(why<bool>("n"), "m.json.n: number; expected true or false");
+  EXPECT_EQ(message_of(root_.at("t")->length()), "m.json.t: string; expected an array");
+  EXPECT_EQ(message_of(root_.at("t")->at("x")), "m.json.t: string; expected an object");
 }
 
-TEST_F(FieldsTest, DoneRefusesAKeyThatNobodyAskedFor) {
-  ASSERT_OK(fields_.integer("n"));
-  ASSERT_OK(fields_.text("t"));
-  ASSERT_OK(fields_.boolean("b"));
-  EXPECT_EQ(message_of(fields_.done()), "m.json: unknown key \"l\"");
+// The text again, in another style, with a member set.
+std::string copied(std::string_view text, const TextMember& set = {}) {
+  JsonWriter out({.indent = 2, .ascii = true});
+  copy_json(out, text, set);
+  return std::move(out).take();
+}
+
+TEST(CopiedJsonTest, IsTheDocumentInItsOrder) {
+  const char* const text =
+      R"({"z":[1,-2,[],{}],"a":{"b":null,"c":true},"u":18446744073709551615,"f":1e5,"s":"\u00e4"})";
+  EXPECT_EQ(copied(text), nlohmann::ordered_json::parse(text).dump(2, ' ', true));
+  for (const char* const one : {"3", "\"x\"", "[]", "{}", "[[1],{\"a\":[2]}]"}) {
+    EXPECT_EQ(copied(one), nlohmann::ordered_json::parse(one).dump(2));
+  }
+}
+
+TEST(CopiedJsonTest, AMemberIsSetInItsPlaceOrAtTheEnd) {
+  for (const char* const value : {"1", "null", "[1,[2],{\"d\":3}]", "{\"d\":[{}],\"e\":4}"}) {
+    const std::string text = fmt::format(R"({{"a":{{"d":5}},"d":{},"b":[6]}})", value);
+    EXPECT_EQ(copied(text, {"d", "new"}), copied(R"({"a":{"d":5},"d":"new","b":[6]})"));
+  }
+  EXPECT_EQ(copied(R"({"a":1})", {"d", "new"}), copied(R"({"a":1,"d":"new"})"));
+  EXPECT_EQ(copied("{}", {"d", "new"}), copied(R"({"d":"new"})"));
 }
 
 }  // namespace

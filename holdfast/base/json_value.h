@@ -1,4 +1,4 @@
-// The types of JSON documents, for headers that only pass documents on. The whole JSON
+// The type of JSON documents, for headers that only pass documents on. The whole JSON
 // library comes with json.h and takes a second to compile.
 #pragma once
 
@@ -7,7 +7,5 @@
 namespace holdfast {
 
 using Json = nlohmann::json;
-// Keeps keys in the order of insertion; used for documents that we write.
-using OrderedJson = nlohmann::ordered_json;
 
 }  // namespace holdfast

@@ -39,6 +39,7 @@ class JsonWriter {
   void put_null() { out_ += "null"; }
   void put(bool value) { out_ += value ? "true" : "false"; }
   void put(int64_t value);
+  void put(uint64_t value);
   // What is not finite becomes the text "nan", "inf" or "-inf": JSON has no numbers for
   // it.
   void put(double value);
@@ -61,5 +62,16 @@ class JsonWriter {
   std::vector<Open> open_;
   bool line_ = false;
 };
+
+// A member of an object whose value is a text.
+struct TextMember {
+  std::string_view key{};
+  std::string_view value{};
+};
+
+// Writes a JSON text again, in the style of the writer and in the order that it has. `set`,
+// if it has a key, takes the place of the document's member of that key, or comes last. The
+// text must be JSON.
+void copy_json(JsonWriter& out, std::string_view text, const TextMember& set = {});
 
 }  // namespace holdfast

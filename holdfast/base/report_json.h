@@ -1,8 +1,10 @@
-// The version of the JSON reports that `holdfast VERB --json` prints and that Python
-// returns.
+// Reports as JSON: what `holdfast VERB --json` prints and what Python returns.
 #pragma once
 
-#include "holdfast/base/json.h"
+#include <concepts>
+#include <string>
+
+#include "holdfast/base/json_fields.h"
 
 namespace holdfast {
 
@@ -10,11 +12,26 @@ namespace holdfast {
 // number becomes higher. New fields may come without a higher number.
 inline constexpr int kReportVersion = 1;
 
-// Returns the report, an object, with "version" as its first field.
-inline OrderedJson with_version(OrderedJson report) {
-  OrderedJson all{{"version", kReportVersion}};
-  for (auto& [key, value] : report.items()) all[key] = std::move(value);
-  return all;
+// Names come from files, so what is printed is pure ASCII: no name can send control
+// characters to a terminal. Bytes that are not UTF-8 become U+FFFD.
+inline constexpr JsonStyle kPrintedJson{.indent = 2, .ascii = true};
+
+// The text of a report: an object, whose first member is the version. describe(field)
+// names the others. It does not end with a line feed.
+template <std::invocable<FieldWriter&> Describe>
+std::string report_json(const Describe& describe, JsonStyle style = kPrintedJson) {
+  JsonWriter text(style);
+  FieldWriter field(text, false);
+  text.open('{');
+  field("version", kReportVersion);
+  describe(field);
+  text.close();
+  return std::move(text).take();
+}
+
+// Nothing is null in a report.
+inline std::optional<std::string> text_or_null(const std::string& text) {
+  return text.empty() ? std::nullopt : std::optional(text);
 }
 
 }  // namespace holdfast

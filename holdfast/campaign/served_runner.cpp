@@ -19,7 +19,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "holdfast/base/json.h"
+#include "holdfast/base/json_fields.h"
 #include "holdfast/campaign/trial_runner.h"
 #include "holdfast/env/child.h"
 #include "holdfast/env/errno_error.h"
@@ -229,12 +229,15 @@ class ServedRunner : public TrialRunner {
     failure_.clear();
     failure_code_ = 0;
     is_gone_ = false;
-    OrderedJson request{{"trial", trial_},
-                        {"checkpoint", files_.checkpoint.native()},
-                        {"log", files_.log.native()}};
-    request["state"] = files_.state ? OrderedJson(files_.state->native()) : nullptr;
-    const std::string line =
-        request.dump(-1, ' ', true, OrderedJson::error_handler_t::replace) + "\n";
+    JsonWriter request({.ascii = true});
+    FieldWriter field(request, false);
+    request.open('{');
+    field("trial", trial_);
+    field("checkpoint", files_.checkpoint.native());
+    field("log", files_.log.native());
+    field("state", files_.state ? std::optional(files_.state->native()) : std::nullopt);
+    request.close();
+    const std::string line = std::move(request).take() + "\n";
     for (RankLine& rank : ranks_) {
       rank.answered = false;
       // A rank that is gone is noticed by its closed connection.
@@ -289,12 +292,14 @@ class ServedRunner : public TrialRunner {
   }
 
   void take_line(RankLine& rank, const std::string& line) {
-    const Result<Json> json = parse_json(line, "answer");
-    if (!json.ok() || !json->is_object()) return;
-    const auto number = [&](const char* name) -> std::optional<int64_t> {
-      const auto found = json->find(name);
-      if (found == json->end() || !found->is_number_integer()) return std::nullopt;
-      return found->get<int64_t>();
+    const auto json = JsonDocument::parse(line, "answer");
+    if (!json.ok()) return;
+    const JsonPlace answer = json->root();
+    const auto number = [&](const char* name) {
+      const auto found = answer.find(name);
+      int64_t value = 0;
+      return found && found->read(value, kLeastInteger).ok() ? std::optional(value)
+                                                             : std::nullopt;
     };
     if (const auto ranks = number("ranks")) rank.ranks = ranks;
     const auto failed = number("failed");
@@ -303,9 +308,7 @@ class ServedRunner : public TrialRunner {
     if (failed != trial_ || (!failure_.empty() && !is_gone_)) return;
     if (!is_gone_) failed_at_ = env_.now();
     is_gone_ = false;
-    failure_ = json->contains("why") && (*json)["why"].is_string()
-                   ? (*json)["why"].get<std::string>()
-                   : "it gave no reason";
+    failure_ = answer.member_as<std::string>("why").value_or("it gave no reason");
     failure_ = without_paths(std::move(failure_), files_);
     failure_code_ = static_cast<int>(number("code").value_or(0));
   }

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 
-#include "holdfast/base/json.h"
 #include "holdfast/base/json_fields.h"
 
 namespace holdfast {
@@ -47,11 +46,10 @@ std::optional<double> number_of_word(const std::string& word) {
 }
 
 // A number as it is written or as Python writes it; nullopt for anything else.
-std::optional<double> number_in(const Json& json) {
-  if (json.is_number()) return json.get<double>();
-  if (json.is_null()) return kNan;
-  if (json.is_string()) return number_of_word(json.get<std::string>());
-  return std::nullopt;
+std::optional<double> number_in(const JsonPlace& at) {
+  if (at.is_null()) return kNan;
+  if (const auto word = at.as<std::string>()) return number_of_word(*word);
+  return at.as<double>();
 }
 
 bool same_bits(double a, double b) {
@@ -117,7 +115,7 @@ Result<void> read_json(const JsonPlace& at, LogLine& line) {
       has_step = true;
       return one.read(line.step);
     }
-    if (const auto number = number_in(one.json())) line.metrics[name] = *number;
+    if (const auto number = number_in(one)) line.metrics[name] = *number;
     return Result<void>();
   }));
   if (!has_step) return invalid("{}: no key \"step\"", at.text());
@@ -142,10 +140,10 @@ Result<TrainingLog> parse_log(std::string_view text, const std::string& where,
     text.remove_prefix(end == text.npos ? text.size() : end + 1);
     if (line.find_first_not_of(" \t\r") == line.npos) continue;
     const std::string place = fmt::format("{}: line {}", where, number);
-    const Result<Json> json = parse_json(with_quoted_words(line), place);
+    const auto json = JsonDocument::parse(with_quoted_words(line), place);
     if (!json.ok() && torn && end == std::string_view::npos) break;
     if (!json.ok()) return json.error();
-    HOLDFAST_TRY(read_json(JsonPlace(*json, place), log.lines.emplace_back()));
+    HOLDFAST_TRY(read_json(json->root(), log.lines.emplace_back()));
   }
   return log;
 }

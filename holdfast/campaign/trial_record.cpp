@@ -73,7 +73,7 @@ Result<void> read_json(const JsonPlace& at, Changes& changes) {
   const size_t count = HOLDFAST_TRY(at.length());
   for (size_t i = 0; i < count; ++i) {
     const JsonPlace one = at.item(i);
-    if (one.find("file") == nullptr) {
+    if (!one.find("file")) {
       HOLDFAST_TRY(read_json(one, changes.flips.emplace_back()));
       continue;
     }

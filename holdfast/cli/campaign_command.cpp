@@ -7,6 +7,7 @@
 #include "holdfast/cli/command.h"
 #include "holdfast/cli/flip_options.h"
 #include "holdfast/cli/interruption.h"
+#include "holdfast/cli/json_report.h"
 #include "holdfast/cli/progress.h"
 #include "holdfast/store/location.h"
 
@@ -52,7 +53,7 @@ struct CampaignArguments {
   int64_t trials = 0;
   std::string extreme_loss = "1000", degraded_accuracy = "5", degraded_loss = "1.1",
               spiked_loss = "2";
-  bool state = false, serve = false, json = false;
+  bool state = false, serve = false;
   bool parts = false, strata = false, converted = false;  // of analyse
   std::string rule = "outcome";                           // of analyse, too
 };
@@ -126,7 +127,7 @@ Result<ExitCode> run(const Context& context, const CampaignArguments& a) {
   ProgressBar bar(context, "campaign", ProgressUnit::kTrials);
   CampaignWatch watch;
   watch.golden = [&](const GoldenReport& golden) {
-    if (!a.json) context.out << golden_text(golden) << std::flush;
+    if (!context.json) context.out << golden_text(golden) << std::flush;
   };
   watch.progress = bar.callback();
   watch.stopped = [&] { return interruption.came(); };
@@ -146,9 +147,11 @@ Result<ExitCode> run(const Context& context, const CampaignArguments& a) {
   const Path folder = a.folder;
   const CampaignAnalysis analysis =
       HOLDFAST_TRY(analyse_campaign(context.env, {&folder, 1}));
-  fmt::print(context.out, "{}",
-             a.json ? campaign_json(a.folder, done, analysis) + "\n"
-                    : campaign_text(a.folder, done, analysis));
+  if (context.json) {
+    print_json(context.out, a.folder, done, analysis);
+  } else {
+    context.out << campaign_text(a.folder, done, analysis);
+  }
   return done.stopped ? ExitCode::kFailed : ExitCode::kDone;
 }
 
@@ -177,19 +180,27 @@ Result<void> check_analyse_call(const CampaignArguments& a) {
   return {};
 }
 
-Result<std::string> analysed(const Context& context, const CampaignArguments& a) {
+Result<void> analyse_folders(const Context& context, const CampaignArguments& a) {
+  // Prints what was found.
+  const auto print = [&](const std::string& text, const auto&... report) {
+    if (context.json) {
+      print_json(context.out, report...);
+    } else {
+      context.out << text;
+    }
+    return Result<void>();
+  };
   const std::vector<Path> folders(a.paths.begin(), a.paths.end());
   const HarmRule rule = HOLDFAST_TRY(parse_harm_rule(a.rule).within("--rule"));
   if (a.strata) {
     const StrataAnalysis strata =
         HOLDFAST_TRY(analyse_strata(context.env, folders, rule));
-    return a.json ? strata_json(strata) + "\n" : strata_text(strata);
+    return print(strata_text(strata), strata);
   }
   if (a.against.empty() && (a.parts || folders.size() == 1)) {
     const CampaignAnalysis analysis =
         HOLDFAST_TRY(analyse_campaign(context.env, folders, rule));
-    return a.json ? analysis_json(folders, analysis) + "\n"
-                  : analysis_text(folders, analysis);
+    return print(analysis_text(folders, analysis), folders, analysis);
   }
   PairedFolders sides{.a = folders,
                       .b = {a.against.begin(), a.against.end()},
@@ -197,12 +208,12 @@ Result<std::string> analysed(const Context& context, const CampaignArguments& a)
                       .rule = rule};
   if (a.against.empty()) sides.a = {folders[0]}, sides.b = {folders[1]};
   const PairedAnalysis pairs = HOLDFAST_TRY(analyse_pairs(context.env, sides));
-  return a.json ? pairs_json(sides, pairs) + "\n" : pairs_text(pairs);
+  return print(pairs_text(pairs), sides, pairs);
 }
 
 Result<ExitCode> analyse(const Context& context, const CampaignArguments& a) {
   HOLDFAST_TRY(check_analyse_call(a));
-  context.out << HOLDFAST_TRY(analysed(context, a));
+  HOLDFAST_TRY(analyse_folders(context, a));
   return ExitCode::kDone;
 }
 
@@ -244,8 +255,7 @@ std::vector<Option> campaign_options(CampaignArguments& a) {
             &a.strata},
            {"--rule",
             "What analyse counts as harm: outcome, or accuracy:POINTS lower at the end",
-            &a.rule},
-           {"--json", "Print JSON, for programs", &a.json}}) {
+            &a.rule}}) {
     options.push_back(std::move(option));
   }
   return options;

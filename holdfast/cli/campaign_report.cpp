@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <optional>
 
-#include "holdfast/cli/json_print.h"
 #include "holdfast/cli/text.h"
 
 namespace holdfast {
@@ -69,87 +68,81 @@ std::string nev_text(const CampaignAnalysis& analysis) {
   return text + worst_bit_text(analysis) + "\n";
 }
 
-OrderedJson interval_json(const Interval& interval) {
-  return {json_number(interval.low), json_number(interval.high)};
+using Range = std::pair<double, double>;
+
+Range range_of(const Interval& interval) { return {interval.low, interval.high}; }
+
+void put_rate(FieldWriter& field, const CountedRate& rate) {
+  field("count", rate.count);
+  field("total", rate.total);
+  field("rate", rate.rate());
+  field("interval", range_of(rate.interval));
 }
 
-OrderedJson rate_json(const CountedRate& rate) {
-  return {{"count", rate.count},
-          {"total", rate.total},
-          {"rate", rate.rate()},
-          {"interval", interval_json(rate.interval)}};
+void put_rate(FieldWriter& field, std::string_view key, const CountedRate& rate) {
+  field.object(key, [&](FieldWriter& each) { put_rate(each, rate); });
 }
 
-OrderedJson low_json(const CountedRate& low) {
-  return low.total > 0 ? rate_json(low) : OrderedJson(nullptr);
+void put_low(FieldWriter& field, const CountedRate& low) {
+  if (low.total == 0) return field("low_after_loading", nullptr);
+  put_rate(field, "low_after_loading", low);
 }
 
 // {"N-EV": 12, "benign": 373}, without those that no trial has.
-OrderedJson counts_json(const OutcomeCounts& counts) {
-  OrderedJson found = OrderedJson::object();
-  for (const Outcome outcome : kAllOutcomes) {
-    const int64_t count = count_of(counts, outcome);
-    if (count > 0) found[std::string(name_of(outcome))] = count;
-  }
-  return found;
+void put_counts(FieldWriter& field, std::string_view key, const OutcomeCounts& counts) {
+  field.object(key, [&](FieldWriter& each) {
+    for (const Outcome outcome : kAllOutcomes) {
+      const int64_t count = count_of(counts, outcome);
+      if (count > 0) each(name_of(outcome), count);
+    }
+  });
 }
 
-OrderedJson groups_json(const std::vector<TrialGroup>& groups) {
-  OrderedJson list = OrderedJson::array();
-  for (const TrialGroup& group : groups) {
-    list.push_back({{"name", group.name},
-                    {"nev", rate_json(group.nev)},
-                    {"harm", rate_json(group.harm)},
-                    {"guessed", group.guessed},
-                    {"trials", group.trials},
-                    {"outcomes", counts_json(group.outcomes)},
-                    {"top_exponent", counts_json(group.top_exponent)},
-                    {"sign_only", counts_json(group.sign_only)},
-                    {"harm_top_exponent", group.harm_top_exponent},
-                    {"harm_sign_only", group.harm_sign_only},
-                    {"low_after_loading", low_json(group.low_after_loading)},
-                    {"seconds", group.seconds}});
-  }
-  return list;
+void put_groups(FieldWriter& field, std::string_view key,
+                const std::vector<TrialGroup>& groups) {
+  field.list(key, groups, [](FieldWriter& each, const TrialGroup& group) {
+    each("name", group.name);
+    put_rate(each, "nev", group.nev);
+    put_rate(each, "harm", group.harm);
+    each("guessed", group.guessed);
+    each("trials", group.trials);
+    put_counts(each, "outcomes", group.outcomes);
+    put_counts(each, "top_exponent", group.top_exponent);
+    put_counts(each, "sign_only", group.sign_only);
+    each("harm_top_exponent", group.harm_top_exponent);
+    each("harm_sign_only", group.harm_sign_only);
+    put_low(each, group.low_after_loading);
+    each("seconds", group.seconds);
+  });
 }
 
-OrderedJson outcomes_json(const TrialGroup& group) {
-  OrderedJson outcomes = OrderedJson::object();
-  for (const Outcome outcome : kAllOutcomes) {
-    outcomes[std::string(name_of(outcome))] =
-        rate_json(counted_rate(count_of(group.outcomes, outcome), group.trials));
-  }
-  return outcomes;
+void put_outcomes(FieldWriter& field, const TrialGroup& group) {
+  field.object("outcomes", [&](FieldWriter& each) {
+    for (const Outcome outcome : kAllOutcomes) {
+      put_rate(each, name_of(outcome),
+               counted_rate(count_of(group.outcomes, outcome), group.trials));
+    }
+  });
 }
 
-OrderedJson metric_json(const std::optional<double>& value) {
-  return value ? json_number(*value) : OrderedJson(nullptr);
+void put_estimate(FieldWriter& field, std::string_view key,
+                  const RateEstimate& estimate) {
+  field.object(key, [&](FieldWriter& each) {
+    each("rate", estimate.rate);
+    each("interval", range_of(estimate.interval));
+  });
 }
 
-OrderedJson golden_json(const TrainingLog& golden) {
-  return {{"first_accuracy", metric_json(golden.after_loading("accuracy"))},
-          {"final_accuracy", metric_json(golden.last("accuracy"))},
-          {"final_loss", metric_json(golden.last("loss"))}};
-}
-
-OrderedJson estimate_json(const RateEstimate& estimate) {
-  return {{"rate", estimate.rate}, {"interval", interval_json(estimate.interval)}};
-}
-
-OrderedJson distances_json(const std::vector<DistancePairs>& distances) {
-  OrderedJson list = OrderedJson::array();
-  for (const DistancePairs& one : distances) {
-    list.push_back({{"tensor", one.tensor},
-                    {"pairs", one.pairs},
-                    {"median_log10_ratio", json_number(one.log_ratio.value)},
-                    {"interval", interval_json(one.log_ratio.interval)},
-                    {"margin", kDistanceMargin},
-                    {"above", one.above},
-                    {"below", one.below},
-                    {"within_p", one.within_p},
-                    {"within_holm_p", one.within_holm_p}});
-  }
-  return list;
+void put_distance(FieldWriter& field, const DistancePairs& one) {
+  field("tensor", one.tensor);
+  field("pairs", one.pairs);
+  field("median_log10_ratio", one.log_ratio.value);
+  field("interval", range_of(one.log_ratio.interval));
+  field("margin", kDistanceMargin);
+  field("above", one.above);
+  field("below", one.below);
+  field("within_p", one.within_p);
+  field("within_holm_p", one.within_holm_p);
 }
 
 // "12 N-EV, 3 degraded, 370 benign"; "none" if there are no trials.
@@ -285,82 +278,90 @@ std::string strata_text(const StrataAnalysis& strata) {
       range_text(strata.harm.interval));
 }
 
-std::string campaign_json(const std::string& folder, const CampaignResult& done,
-                          const CampaignAnalysis& analysis) {
-  const GoldenReport& golden = done.golden;
-  return print_json({{"folder", folder},
-                     {"golden",
-                      {{"runs", golden.runs},
-                       {"seconds", golden.seconds},
-                       {"steps", golden.steps}}},
-                     {"deadline", golden.deadline},
-                     {"trials", golden.trials},
-                     {"recorded", analysis.all.trials},
-                     {"done", done.done},
-                     {"repeated", done.repeated},
-                     {"unwritten", done.unwritten},
-                     {"stopped", done.stopped},
-                     {"outcomes", outcomes_json(analysis.all)}});
+void put_members(FieldWriter& field, const std::string& folder,
+                 const CampaignResult& done, const CampaignAnalysis& analysis) {
+  field("folder", folder);
+  field.object("golden", [&](FieldWriter& golden) {
+    golden("runs", done.golden.runs);
+    golden("seconds", done.golden.seconds);
+    golden("steps", done.golden.steps);
+  });
+  field("deadline", done.golden.deadline);
+  field("trials", done.golden.trials);
+  field("recorded", analysis.all.trials);
+  field("done", done.done);
+  field("repeated", done.repeated);
+  field("unwritten", done.unwritten);
+  field("stopped", done.stopped);
+  put_outcomes(field, analysis.all);
 }
 
-std::string analysis_json(std::span<const Path> parts,
-                          const CampaignAnalysis& analysis) {
-  const Thresholds& limits = analysis.file.thresholds;
+void put_members(FieldWriter& field, const std::vector<Path>& parts,
+                 const CampaignAnalysis& analysis) {
+  const CampaignFile& file = analysis.file;
   const TrialGroup& all = analysis.all;
-  OrderedJson report{{"folder", parts[0].native()}, {"base", analysis.file.base}};
-  for (const Path& part : parts) report["parts"].push_back(part.native());
-  report.update({{"thresholds",
-                  {{"extreme_loss", limits.extreme_loss},
-                   {"degraded_accuracy", limits.degraded_accuracy},
-                   {"degraded_loss", limits.degraded_loss},
-                   {"spiked_loss", limits.spiked_loss}}},
-                 {"golden", golden_json(analysis.file.golden)},
-                 {"trials", all.trials},
-                 {"seconds", all.seconds},
-                 {"outcomes", outcomes_json(all)},
-                 {"rule", to_string(analysis.rule)},
-                 {"harm", rate_json(all.harm)},
-                 {"harm_top_exponent", all.harm_top_exponent},
-                 {"harm_sign_only", all.harm_sign_only},
-                 {"top_exponent", counts_json(all.top_exponent)},
-                 {"sign_only", counts_json(all.sign_only)},
-                 {"low_after_loading", low_json(all.low_after_loading)}});
-  report["predicted_nev"] =
-      analysis.file.predicted ? OrderedJson(*analysis.file.predicted) : nullptr;
-  report["by_bit"] = groups_json(analysis.by_bit);
-  report["by_role"] = groups_json(analysis.by_role);
-  report["by_layer"] = groups_json(analysis.by_layer);
-  return print_json(std::move(report));
+  std::vector<std::string> names;
+  for (const Path& part : parts) names.push_back(part.native());
+  field("folder", names[0]);
+  field("base", file.base);
+  field("parts", names);
+  field.object("thresholds", [&](FieldWriter& limits) {
+    limits("extreme_loss", file.thresholds.extreme_loss);
+    limits("degraded_accuracy", file.thresholds.degraded_accuracy);
+    limits("degraded_loss", file.thresholds.degraded_loss);
+    limits("spiked_loss", file.thresholds.spiked_loss);
+  });
+  field.object("golden", [&](FieldWriter& golden) {
+    golden("first_accuracy", file.golden.after_loading("accuracy"));
+    golden("final_accuracy", file.golden.last("accuracy"));
+    golden("final_loss", file.golden.last("loss"));
+  });
+  field("trials", all.trials);
+  field("seconds", all.seconds);
+  put_outcomes(field, all);
+  field("rule", to_string(analysis.rule));
+  put_rate(field, "harm", all.harm);
+  field("harm_top_exponent", all.harm_top_exponent);
+  field("harm_sign_only", all.harm_sign_only);
+  put_counts(field, "top_exponent", all.top_exponent);
+  put_counts(field, "sign_only", all.sign_only);
+  put_low(field, all.low_after_loading);
+  field("predicted_nev", file.predicted);
+  put_groups(field, "by_bit", analysis.by_bit);
+  put_groups(field, "by_role", analysis.by_role);
+  put_groups(field, "by_layer", analysis.by_layer);
 }
 
-std::string pairs_json(const PairedFolders& folders, const PairedAnalysis& pairs) {
-  return print_json({{"a", folders.a[0].native()},
-                     {"b", folders.b[0].native()},
-                     {"pairs", pairs.harm.total()},
-                     {"same_outcome", pairs.equal},
-                     {"same_bits", pairs.equal_bits},
-                     {"same_golden", pairs.same_golden},
-                     {"rule", to_string(pairs.rule)},
-                     {"nev_in_one_only", pairs.nev_once},
-                     {"without_end", pairs.without_end},
-                     {"harm",
-                      {{"both", pairs.harm.both},
-                       {"only_a", pairs.harm.only_a},
-                       {"only_b", pairs.harm.only_b},
-                       {"neither", pairs.harm.neither}}},
-                     {"difference", pairs.difference},
-                     {"interval", interval_json(pairs.interval)},
-                     {"p", pairs.p},
-                     {"deadlines", {pairs.deadline_a, pairs.deadline_b}},
-                     {"timed_out_in_one_only", pairs.timed_out_once},
-                     {"distances", distances_json(pairs.distances)}});
+void put_members(FieldWriter& field, const PairedFolders& folders,
+                 const PairedAnalysis& pairs) {
+  field("a", folders.a[0].native());
+  field("b", folders.b[0].native());
+  field("pairs", pairs.harm.total());
+  field("same_outcome", pairs.equal);
+  field("same_bits", pairs.equal_bits);
+  field("same_golden", pairs.same_golden);
+  field("rule", to_string(pairs.rule));
+  field("nev_in_one_only", pairs.nev_once);
+  field("without_end", pairs.without_end);
+  field.object("harm", [&](FieldWriter& harm) {
+    harm("both", pairs.harm.both);
+    harm("only_a", pairs.harm.only_a);
+    harm("only_b", pairs.harm.only_b);
+    harm("neither", pairs.harm.neither);
+  });
+  field("difference", pairs.difference);
+  field("interval", range_of(pairs.interval));
+  field("p", pairs.p);
+  field("deadlines", Range(pairs.deadline_a, pairs.deadline_b));
+  field("timed_out_in_one_only", pairs.timed_out_once);
+  field.list("distances", pairs.distances, put_distance);
 }
 
-std::string strata_json(const StrataAnalysis& strata) {
-  return print_json({{"rule", to_string(strata.rule)},
-                     {"trials", strata.trials},
-                     {"nev", estimate_json(strata.nev)},
-                     {"harm", estimate_json(strata.harm)}});
+void put_members(FieldWriter& field, const StrataAnalysis& strata) {
+  field("rule", to_string(strata.rule));
+  field("trials", strata.trials);
+  put_estimate(field, "nev", strata.nev);
+  put_estimate(field, "harm", strata.harm);
 }
 
 }  // namespace holdfast

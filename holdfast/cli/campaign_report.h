@@ -4,6 +4,7 @@
 #include <span>
 #include <string>
 
+#include "holdfast/base/json_fields.h"
 #include "holdfast/campaign/analysis.h"
 #include "holdfast/campaign/campaign.h"
 
@@ -20,11 +21,13 @@ std::string analysis_text(std::span<const Path> parts,
 std::string pairs_text(const PairedAnalysis& pairs);
 std::string strata_text(const StrataAnalysis& strata);
 
-std::string campaign_json(const std::string& folder, const CampaignResult& done,
-                          const CampaignAnalysis& analysis);
-std::string analysis_json(std::span<const Path> parts,
-                          const CampaignAnalysis& analysis);
-std::string pairs_json(const PairedFolders& folders, const PairedAnalysis& pairs);
-std::string strata_json(const StrataAnalysis& strata);
+// The members of the same reports as JSON.
+void put_members(FieldWriter& field, const std::string& folder,
+                 const CampaignResult& done, const CampaignAnalysis& analysis);
+void put_members(FieldWriter& field, const std::vector<Path>& parts,
+                 const CampaignAnalysis& analysis);
+void put_members(FieldWriter& field, const PairedFolders& folders,
+                 const PairedAnalysis& pairs);
+void put_members(FieldWriter& field, const StrataAnalysis& strata);
 
 }  // namespace holdfast

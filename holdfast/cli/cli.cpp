@@ -48,7 +48,7 @@ struct Report {
   int operator()(const Error& error) const {
     const ExitCode code = exit_code(error.code(), reads_files);
     tell(err, error.message());
-    if (json) out << error_json(error, code) << '\n';
+    if (json) print_json(out, error, code);
     return static_cast<int>(code);
   }
 };
@@ -64,11 +64,12 @@ std::vector<Verb> all_verbs() {
 
 // The flags that every verb has. They may stand before the verb, too.
 struct CommonFlags {
-  bool quiet = false, verbose = false;
+  bool quiet = false, verbose = false, json = false;
 
   std::vector<Option> options() {
     return {{"-q,--quiet", "Print only errors, and what --json prints", &quiet},
-            {"-v,--verbose", "Shorten nothing, and say how long it took", &verbose}};
+            {"-v,--verbose", "Shorten nothing, and say how long it took", &verbose},
+            {"--json", "Print a report as JSON, for programs", &json}};
   }
 };
 
@@ -307,6 +308,7 @@ int run_cli(std::vector<std::string> arguments, Env& env, std::ostream& out,
     Context context{env, swallowed ? nowhere : out, err, terminal};
     context.quiet = flags.quiet;
     context.verbose = flags.verbose;
+    context.json = report.json;
     if (flags.quiet) context.terminal.progress = false;
     const Result<ExitCode> done = run_timed(verb, context);
     return done.ok() ? static_cast<int>(*done) : report(done.error());

@@ -42,6 +42,7 @@ struct Context {
   Terminal terminal{};
   bool quiet = false;    // -q: print only errors
   bool verbose = false;  // -v: do not shorten anything
+  bool json = false;     // --json: print a report for programs
 };
 
 // A path that failed, in a verb that takes several paths.

@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "holdfast/cli/command.h"
-#include "holdfast/cli/json_print.h"
+#include "holdfast/cli/json_report.h"
 
 namespace holdfast {
 namespace {
@@ -23,7 +23,6 @@ using Words = std::vector<std::string>;
 
 struct CompletionArguments {
   std::string shell;
-  bool json = false;
 };
 
 bool is_flag(const Option& option) {
@@ -117,7 +116,7 @@ std::string bash_script(const std::vector<Verb>& verbs) {
   }
   return fmt::format(
       "{}  case \"$verb $before\" in\n{}  esac\n  case \"$verb\" in\n"
-      "    '') values='{}'; options='--help --version -q --quiet -v --verbose' ;;\n"
+      "    '') values='{}'; options='--help --version -q --quiet -v --verbose --json' ;;\n"
       "{}  esac\n{}",
       kBashHead, values, fmt::join(names, " "), each, kBashTail);
 }
@@ -224,13 +223,14 @@ Verb completion_verb(const std::vector<Verb>& verbs) {
           .summary = "Print a script that lets a shell complete verbs and options",
           .footer = kCompletionExample,
           .options =
-              {{"SHELL", "bash, zsh or fish", &a.shell, true, {"bash", "zsh", "fish"}},
-               {"--json", "Print the script as JSON, for programs", &a.json}},
+              {{"SHELL", "bash, zsh or fish", &a.shell, true, {"bash", "zsh", "fish"}}},
           .run = [arguments, &verbs](const Context& c) -> Result<ExitCode> {
             const std::string text = HOLDFAST_TRY(script_for(arguments->shell, verbs));
-            if (arguments->json) {
-              fmt::print(c.out, "{}\n",
-                         print_json({{"shell", arguments->shell}, {"script", text}}));
+            if (c.json) {
+              print_json(c.out, [&](FieldWriter& field) {
+                field("shell", arguments->shell);
+                field("script", text);
+              });
             } else {
               fmt::print(c.out, "{}", text);
             }

@@ -56,7 +56,6 @@ std::vector<std::string> writable_names() {
 
 struct ConvertArguments {
   std::string from, to, format;
-  bool json = false;
 };
 
 // An unknown format is a wrong call, and so is a target whose name does not tell its
@@ -73,24 +72,13 @@ Result<ExitCode> convert_path(const Context& context,
   HOLDFAST_TRY(check_format(arguments));
   ProgressBar bar(context, "convert");
   Interruption interruption;
-  const Converted done = HOLDFAST_TRY(convert(
+  const Written done = HOLDFAST_TRY(convert(
       context.env, arguments.from, arguments.to,
       {.format = arguments.format, .reading = {.progress = bar.callback(), .stop = [&] {
                                                  return interruption.came();
                                                }}}));
   bar.clear();
-  tell_skipped(context, done.from);
-  if (arguments.json) {
-    fmt::print(context.out, "{}\n", convert_json(done));
-    return ExitCode::kDone;
-  }
-  fmt::print(context.out, "{} ({}) -> {} ({}): {} tensors, {}\n",
-             printable(done.from.path.native()), done.from.kind(),
-             printable(done.to.native()), done.format->name, human_count(done.tensors),
-             human_bytes(done.bytes));
-  for (const std::string& words : done.left_out) {
-    fmt::print(context.out, "left out: {}\n", printable(words));
-  }
+  print_written(context, done, "left_out", "left out: ");
   return ExitCode::kDone;
 }
 
@@ -105,8 +93,7 @@ Verb convert_verb() {
           .options = {{"FROM", "A file, a step, a run, or RUN@STEP", &a.from, true},
                       {"TO", "The new file, or folder if it ends in /", &a.to, true},
                       {"--format", "The format of TO, if its name does not tell it",
-                       &a.format, false, writable_names()},
-                      {"--json", "Print the result as JSON, for programs", &a.json}},
+                       &a.format, false, writable_names()}},
           .run = [arguments](const Context& c) { return convert_path(c, *arguments); }};
 }
 

@@ -28,7 +28,6 @@ constexpr int64_t kTensorsShown = 20;
 struct DiffArguments {
   std::string a, b;
   bool all = false;
-  bool json = false;
 };
 
 std::string kind_text(const TensorKind& kind) {
@@ -113,8 +112,12 @@ Result<ExitCode> diff_paths(const Context& context, const DiffArguments& argumen
   const DiffReport report =
       HOLDFAST_TRY(diff(a.contents, b.contents, {}, bar.callback()));
   bar.clear();
-  if (arguments.json) {
-    fmt::print(context.out, "{}\n", diff_json(arguments.a, arguments.b, report));
+  if (context.json) {
+    print_json(context.out, [&](FieldWriter& field) {
+      field("a", arguments.a);
+      field("b", arguments.b);
+      put_members(field, report);
+    });
   } else {
     print_report(context, report, arguments.all);
   }
@@ -132,8 +135,7 @@ Verb diff_verb() {
           .options = {{"A", "A file, a step, a run, or RUN@STEP", &a.a, true},
                       {"B", "The other file, step or run; its format may differ", &a.b,
                        true},
-                      {"--all", "List equal tensors too", &a.all},
-                      {"--json", "Print all tensors as JSON, for programs", &a.json}},
+                      {"--all", "List equal tensors too", &a.all}},
           .run = [arguments](const Context& c) { return diff_paths(c, *arguments); }};
 }
 

@@ -1,13 +1,10 @@
 // `holdfast export`: writes the weights of a checkpoint for other tools.
-#include <fmt/ostream.h>
-
 #include <memory>
 
 #include "holdfast/cli/command.h"
 #include "holdfast/cli/interruption.h"
 #include "holdfast/cli/json_report.h"
 #include "holdfast/cli/progress.h"
-#include "holdfast/cli/text.h"
 #include "holdfast/inspect/export.h"
 
 namespace holdfast {
@@ -37,7 +34,6 @@ each name in a .safetensors file, and under its first name in a folder. --ties e
 struct ExportArguments {
   std::string from, to, dtype, config, ties, shard_size = "5GB";
   ExportOptions options;
-  bool json = false;
 };
 
 // Moves the texts of the command line into the options.
@@ -59,21 +55,10 @@ Result<ExitCode> export_path(const Context& context, ExportArguments& arguments)
   Interruption interruption;
   arguments.options.reading = {.progress = bar.callback(),
                                .stop = [&] { return interruption.came(); }};
-  const Exported done = HOLDFAST_TRY(
+  const Written done = HOLDFAST_TRY(
       export_state(context.env, arguments.from, arguments.to, arguments.options));
   bar.clear();
-  tell_skipped(context, done.from);
-  if (arguments.json) {
-    fmt::print(context.out, "{}\n", export_json(done));
-    return ExitCode::kDone;
-  }
-  fmt::print(context.out, "{} ({}) -> {} ({}): {} tensors, {}\n",
-             printable(done.from.path.native()), done.from.kind(),
-             printable(done.to.native()), done.format, human_count(done.tensors),
-             human_bytes(done.bytes));
-  for (const std::string& note : done.notes) {
-    fmt::print(context.out, "{}\n", printable(note));
-  }
+  print_written(context, done, "notes", "");
   return ExitCode::kDone;
 }
 
@@ -108,8 +93,7 @@ Verb export_verb() {
             &a.options.adapter},
            {"--shard-size", "The most bytes of a file in a folder for hf",
             &a.shard_size},
-           {"--ties", "Store tied weights under each name, or once", &a.ties},
-           {"--json", "Print the result as JSON, for programs", &a.json}},
+           {"--ties", "Store tied weights under each name, or once", &a.ties}},
       .run = [arguments](const Context& c) { return export_path(c, *arguments); }};
 }
 

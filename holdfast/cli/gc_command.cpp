@@ -30,7 +30,6 @@ struct GcArguments {
   std::string memory{kSharedMemory};
   bool max = false;
   bool dry_run = false;
-  bool json = false;
 };
 
 Result<int64_t> at_least_one(const char* name, const std::optional<int64_t>& number,
@@ -97,8 +96,12 @@ Result<ExitCode> gc(const Context& context, const GcArguments& arguments) {
   const GcResult done = HOLDFAST_TRY(
       collect_garbage(context.env, arguments.run, keep,
                       {.dry_run = arguments.dry_run, .memory = arguments.memory}));
-  if (arguments.json) {
-    fmt::print(context.out, "{}\n", gc_json(arguments.run, arguments.dry_run, done));
+  if (context.json) {
+    print_json(context.out, [&](FieldWriter& field) {
+      field("run", arguments.run);
+      field("dry_run", arguments.dry_run);
+      put_members(field, done);
+    });
   } else if (context.quiet) {
     print_not_removed(context, done);
   } else {
@@ -125,8 +128,7 @@ Verb gc_verb() {
                   {"--max", "The greatest metric is the best, instead of the least",
                    &a.max},
                   {"--memory", "Where jobs have left their state (handover=)", &a.memory},
-                  {"--dry-run", "Only print what would be removed", &a.dry_run},
-                  {"--json", "Print the result as JSON, for programs", &a.json}},
+                  {"--dry-run", "Only print what would be removed", &a.dry_run}},
       .run = [arguments](const Context& c) { return gc(c, *arguments); },
       .finds_faults = true};
 }

@@ -6,7 +6,6 @@
 #include <memory>
 
 #include "holdfast/cli/corpus_options.h"
-#include "holdfast/cli/json_print.h"
 #include "holdfast/cli/json_report.h"
 #include "holdfast/cli/progress.h"
 #include "holdfast/cli/text.h"
@@ -30,7 +29,6 @@ that have changed anew. A file is read once, as fast as the disk gives it.)";
 struct IndexArguments {
   CorpusArguments corpus;
   bool check = false;
-  bool json = false;
 };
 
 // What became of the index of one file.
@@ -60,17 +58,20 @@ Result<Indexed> index_file(const Context& context, const IndexArguments& argumen
   return Indexed{file, std::move(made), true};
 }
 
-OrderedJson json_of(const Indexed& one) {
+std::string digest_of(const IndexHeader& header) {
+  return "xxh3:" + header.file.digest.hex();
+}
+
+void put_indexed(FieldWriter& field, const Indexed& one) {
   const IndexHeader& header = one.index.header();
-  OrderedJson json{{"path", one.file.native()},
-                   {"kind", name_of(header.kind)},
-                   {"bytes", header.file.bytes},
-                   {"digest", "xxh3:" + header.file.digest.hex()},
-                   {"index", one.index.path().native()},
-                   {"index_bytes", one.index.bytes()},
-                   {"made", one.made}};
-  if (header.words > 0) json["samples"] = one.index.samples();
-  return json;
+  field("path", one.file.native());
+  field("kind", name_of(header.kind));
+  field("bytes", header.file.bytes);
+  field("digest", digest_of(header));
+  field("index", one.index.path().native());
+  field("index_bytes", one.index.bytes());
+  field("made", one.made);
+  if (header.words > 0) field("samples", one.index.samples());
 }
 
 std::string line_of(const IndexArguments& arguments, const Indexed& one) {
@@ -82,8 +83,9 @@ std::string line_of(const IndexArguments& arguments, const Indexed& one) {
   const char* const state = arguments.check ? "as indexed in"
                             : one.made      ? "index of"
                                             : "has an index of";
-  return fmt::format("{}: {}{}; {} {} in {}\n", printable(one.file.native()), samples,
-                     human_bytes(header.file.bytes), state, human_bytes(one.index.bytes()),
+  return fmt::format("{}: {}{}, {}; {} {} in {}\n", printable(one.file.native()), samples,
+                     human_bytes(header.file.bytes), digest_of(header), state,
+                     human_bytes(one.index.bytes()),
                      printable(one.index.path().native()));
 }
 
@@ -95,21 +97,23 @@ Result<ExitCode> index_files(const Context& context, const IndexArguments& argum
                                  : guess_corpus_kind(context.env, files,
                                                      options.dtype.has_value());
   if (!kind.ok()) return kind.error();
-  OrderedJson all = OrderedJson::array();
+  std::vector<Indexed> all;
   std::vector<FailedPath> failed;
   for (const Path& file : files) {
-    const auto one = index_file(context, arguments, file, *kind);
+    auto one = index_file(context, arguments, file, *kind);
     if (!one.ok()) {
       failed.push_back({file.native(), one.error()});
-    } else if (arguments.json) {
-      all.push_back(json_of(*one));
+    } else if (context.json) {
+      all.push_back(*std::move(one));
     } else {
       fmt::print(context.out, "{}", line_of(arguments, *one));
     }
   }
-  if (arguments.json) {
-    const OrderedJson report{{"files", all}, {"errors", errors_json(failed)}};
-    fmt::print(context.out, "{}\n", print_json(report));
+  if (context.json) {
+    print_json(context.out, [&](FieldWriter& field) {
+      field.list("files", all, put_indexed);
+      field.list("errors", failed);
+    });
   }
   return tell_failed(context, failed);
 }
@@ -121,7 +125,6 @@ Verb index_verb() {
   IndexArguments& a = *arguments;
   std::vector<Option> options = a.corpus.options("Files of one kind, or patterns of them");
   options.push_back({"--check", "Read the files and compare them with their indexes", &a.check});
-  options.push_back({"--json", "Print the result as JSON, for programs", &a.json});
   return {.name = "index",
           .summary = "Find the samples in data files, for loaders and mounts",
           .footer = kIndexExample,

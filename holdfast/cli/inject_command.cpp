@@ -6,7 +6,6 @@
 
 #include "holdfast/cli/command.h"
 #include "holdfast/cli/flip_options.h"
-#include "holdfast/cli/json_print.h"
 #include "holdfast/cli/text.h"
 #include "holdfast/corruption/alter.h"
 #include "holdfast/corruption/legacy_sampling.h"
@@ -54,7 +53,7 @@ struct InjectArguments {
   FlipArguments flips;
   int64_t trial = 0;
   std::string plan, save_plan, undo, sequence;
-  bool dry_run = false, in_place = false, json = false;
+  bool dry_run = false, in_place = false;
 };
 
 // Checks what the parser of options cannot check.
@@ -162,7 +161,7 @@ Result<ExitCode> inject(const Context& context, const InjectArguments& a) {
     if (!made.ok() && !a.save_plan.empty()) (void)env.remove_file(a.save_plan);
     HOLDFAST_TRY(made);
   }
-  if (a.json) {
+  if (context.json) {
     fmt::print(context.out, "{}\n", text);
   } else {
     print_plan(context, plan);
@@ -186,8 +185,7 @@ Verb inject_verb() {
            {"--sequence", "Repeat a sequence of hdf5_corrupter", &a.sequence},
            {"--save-plan", "Write the plan to this file, a new name", &a.save_plan},
            {"--dry-run", "Only show what would change", &a.dry_run},
-           {"--in-place", "Alter the original", &a.in_place},
-           {"--json", "Print the plan as JSON, for programs", &a.json}}) {
+           {"--in-place", "Alter the original", &a.in_place}}) {
     options.push_back(std::move(option));
   }
   return {.name = "inject",

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "holdfast/cli/command.h"
-#include "holdfast/cli/json_print.h"
+#include "holdfast/cli/json_report.h"
 #include "holdfast/cli/log_report.h"
 #include "holdfast/cli/schedule_report.h"
 #include "holdfast/cli/text.h"
@@ -83,26 +83,50 @@ Result<IntervalReport> make_interval_report(const Context& context,
 }
 
 // Reports the interval of each storage tier, from the nearest tier to the farthest.
-Result<std::string> tiers_report(const IntervalArguments& arguments) {
+Result<void> report_tiers(const Context& context, const IntervalArguments& arguments) {
   std::vector<TierCost> tiers;
   for (const std::string& text : arguments.tiers) {
     tiers.push_back(HOLDFAST_TRY(parse_tier(text)));
   }
   const auto intervals = HOLDFAST_TRY(tier_intervals(tiers));
-  OrderedJson json = OrderedJson::array();
+  if (context.json) {
+    size_t i = 0;
+    print_json(context.out, [&](FieldWriter& field) {
+      field.list("tiers", intervals, [&](FieldWriter& each, const auto& interval) {
+        each("tier", tiers[i++].name);
+        each("interval", interval.interval);
+        each("each", interval.each);
+        each("overhead", interval.overhead);
+      });
+    });
+    return {};
+  }
   Table table;
   table.add({"tier", "interval", "every n-th save", "overhead"});
   for (size_t i = 0; i < tiers.size(); ++i) {
     table.add({printable(tiers[i].name), human_seconds(intervals[i].interval),
                human_count(intervals[i].each),
                fmt::format("{:.3f} %", 100 * intervals[i].overhead)});
-    json.push_back({{"tier", tiers[i].name},
-                    {"interval", intervals[i].interval},
-                    {"each", intervals[i].each},
-                    {"overhead", intervals[i].overhead}});
   }
-  if (!arguments.job.json) return table.text();
-  return print_json(OrderedJson::object({{"tiers", json}})) + "\n";
+  context.out << table.text();
+  return {};
+}
+
+// Prints what was asked for: borders to log, intervals of tiers, or one interval.
+Result<ExitCode> interval(const Context& context, const IntervalArguments& arguments) {
+  if (!arguments.log.budget.empty()) {
+    HOLDFAST_TRY(report_log(context, arguments.job.run, arguments.log));
+  } else if (!arguments.tiers.empty()) {
+    HOLDFAST_TRY(report_tiers(context, arguments));
+  } else {
+    const IntervalReport report = HOLDFAST_TRY(make_interval_report(context, arguments));
+    if (context.json) {
+      print_json(context.out, report);
+    } else {
+      context.out << interval_text(report);
+    }
+  }
+  return ExitCode::kDone;
 }
 
 }  // namespace
@@ -139,24 +163,7 @@ Verb interval_verb() {
       .summary = "Recommend how often to save, and explain why",
       .footer = kIntervalExample,
       .options = std::move(options),
-      .run = [arguments](const Context& context) -> Result<ExitCode> {
-        if (!arguments->log.budget.empty()) {
-          fmt::print(context.out, "{}",
-                     HOLDFAST_TRY(log_report(context, arguments->job.run, arguments->log,
-                                             arguments->job.json)));
-          return ExitCode::kDone;
-        }
-        if (!arguments->tiers.empty()) {
-          fmt::print(context.out, "{}", HOLDFAST_TRY(tiers_report(*arguments)));
-          return ExitCode::kDone;
-        }
-        const IntervalReport report =
-            HOLDFAST_TRY(make_interval_report(context, *arguments));
-        fmt::print(
-            context.out, "{}",
-            arguments->job.json ? interval_json(report) + "\n" : interval_text(report));
-        return ExitCode::kDone;
-      },
+      .run = [arguments](const Context& c) { return interval(c, *arguments); },
   };
 }
 

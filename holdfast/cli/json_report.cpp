@@ -1,316 +1,290 @@
 #include "holdfast/cli/json_report.h"
 
-#include "holdfast/base/json_document.h"
-#include "holdfast/cli/json_print.h"
+#include <fmt/ostream.h>
+
+#include <numeric>
+
+#include "holdfast/cli/text.h"
 #include "holdfast/state/object_json.h"
+#include "holdfast/state/tensor_fields.h"
 #include "holdfast/state/tensor_names.h"
 
 namespace holdfast {
-namespace {
 
-OrderedJson text_or_null(const std::string& text) {
-  return text.empty() ? OrderedJson() : OrderedJson(text);
+// Found by FieldWriter, by the types of the values. So they are in no namespace of this
+// file.
+static void put_members(FieldWriter& field, const SkippedStep& skipped) {
+  field("folder", skipped.folder);
+  field("code", name_of(skipped.error.code()));
+  field("why", skipped.error.message());
 }
 
-OrderedJson skipped_json(const std::vector<SkippedStep>& list) {
-  OrderedJson all = OrderedJson::array();
-  for (const SkippedStep& skipped : list) {
-    all.push_back({{"folder", skipped.folder},
-                   {"code", name_of(skipped.error.code())},
-                   {"why", skipped.error.message()}});
-  }
-  return all;
+static void put_members(FieldWriter& field, const OwnerView& owner) {
+  const OwnerRecord& record = owner.record;
+  field("host", record.who.host);
+  field("pid", record.who.pid);
+  field("job", text_or_null(record.who.job));
+  field("epoch", record.epoch);
+  field("since", human_date(record.since));
+  field("live", !owner.dead);
+  field("why_dead", owner.dead);
 }
 
-OrderedJson metrics_json(const Manifest& manifest) {
-  OrderedJson metrics = OrderedJson::object();
-  for (const auto& [name, value] : manifest.metrics) metrics[name] = json_number(value);
-  return metrics;
-}
-
-OrderedJson owner_json(const std::optional<OwnerView>& owner) {
-  if (!owner) return OrderedJson();
-  const OwnerRecord& record = owner->record;
-  return {{"host", record.who.host},
-          {"pid", record.who.pid},
-          {"job", text_or_null(record.who.job)},
-          {"epoch", record.epoch},
-          {"since", human_date(record.since)},
-          {"live", !owner->dead},
-          {"why_dead", text_or_null(owner->dead.value_or(""))}};
-}
-
-OrderedJson step_json(const StepView& view) {
+static void put_members(FieldWriter& field, const StepView& view) {
   const Manifest& manifest = view.step.manifest;
-  return {{"folder", view.step.name.text()},
-          {"step", view.step.name.step},
-          {"generation", view.step.name.generation},
-          {"epoch", manifest.epoch},
-          {"sequence", manifest.sequence},
-          {"created", human_date(manifest.created)},
-          {"bytes", view.bytes},
-          {"ranks", manifest.world},
-          {"metrics", metrics_json(manifest)},
-          {"pinned", view.pinned},
-          {"newest", view.newest},
-          {"whole", !view.why_not},
-          {"why", view.why_not ? OrderedJson(view.why_not->message()) : OrderedJson()}};
+  field("folder", view.step.name.text());
+  field("step", view.step.name.step);
+  field("generation", view.step.name.generation);
+  field("epoch", manifest.epoch);
+  field("sequence", manifest.sequence);
+  field("created", human_date(manifest.created));
+  field("bytes", view.bytes);
+  field("ranks", manifest.world);
+  field("metrics", manifest.metrics);
+  field("pinned", view.pinned);
+  field("newest", view.newest);
+  field("whole", !view.why_not);
+  field("why", view.why_not ? text_or_null(view.why_not->message()) : std::nullopt);
 }
 
-OrderedJson run_json(const RunView& run) {
-  OrderedJson steps = OrderedJson::array(), newest;
+static void put_members(FieldWriter& field, const RunView& run) {
+  std::optional<std::string> newest;
   for (const StepView& view : run.steps) {
-    steps.push_back(step_json(view));
     if (view.newest) newest = view.step.name.text();
   }
-  return {{"path", run.path.native()},
-          {"id", run.id},
-          {"owner", owner_json(run.owner)},
-          {"newest", newest},
-          {"steps", steps},
-          {"skipped", skipped_json(run.skipped)},
-          {"attempts", run.attempts}};
+  field("path", run.path.native());
+  field("id", run.id);
+  field.object_or_null("owner", run.owner);
+  field("newest", newest);
+  field.list("steps", run.steps);
+  field.list("skipped", run.skipped);
+  field("attempts", run.attempts);
 }
 
-OrderedJson manifest_json(const Manifest& manifest) {
-  OrderedJson files = OrderedJson::array();
-  for (const ManifestFile& file : manifest.files) {
-    files.push_back(
-        {{"name", file.name}, {"bytes", file.bytes}, {"digest", file.digest}});
-  }
-  return {{"step", manifest.step},
-          {"run", manifest.run},
-          {"epoch", manifest.epoch},
-          {"sequence", manifest.sequence},
-          {"attempt", hex64(manifest.attempt)},
-          {"ranks", manifest.world},
-          {"parallel", text_or_null(manifest.parallel)},
-          {"parent", text_or_null(manifest.parent)},
-          {"created", human_date(manifest.created)},
-          {"software", manifest.software},
-          {"metrics", metrics_json(manifest)},
-          {"files", files}};
+static void put_members(FieldWriter& field, const ManifestFile& file) {
+  field("name", file.name);
+  field("bytes", file.bytes);
+  field("digest", file.digest);
 }
 
-OrderedJson pieces_json(const Collection& collection, TensorId id) {
-  OrderedJson pieces = OrderedJson::array();
+static void put_members(FieldWriter& field, const Manifest& manifest) {
+  field("step", manifest.step);
+  field("run", manifest.run);
+  field("epoch", manifest.epoch);
+  field("sequence", manifest.sequence);
+  field("attempt", hex64(manifest.attempt));
+  field("ranks", manifest.world);
+  field("parallel", text_or_null(manifest.parallel));
+  field("parent", text_or_null(manifest.parent));
+  field("created", human_date(manifest.created));
+  field("software", manifest.software);
+  field("metrics", manifest.metrics);
+  field.list("files", manifest.files);
+}
+
+static void put_members(FieldWriter& field, const Damage& damage) {
+  field("file", damage.file);
+  field("tensors", damage.tensors);
+  field("chunk", damage.chunk < 0 ? std::nullopt : std::optional(damage.chunk));
+  field("offset", damage.offset);
+  field("bytes", damage.bytes);
+  field("what", damage.what);
+}
+
+static void put_members(FieldWriter& field, const TensorKind& kind) {
+  field("dtype", kind.dtype);
+  field("shape", kind.shape);
+}
+
+static void put_members(FieldWriter& field, const TensorDiff& tensor) {
+  field("name", tensor.name);
+  field("verdict", name_of(tensor.verdict));
+  field.object_or_null("a", tensor.a);
+  field.object_or_null("b", tensor.b);
+  if (tensor.verdict != Verdict::kDiffers) return;
+  field("elements", tensor.a->shape.elements());
+  field("differing", tensor.differing);
+  field("max_absolute", tensor.max_absolute);
+  field("max_relative", tensor.max_relative);
+  field("first", tensor.first);
+}
+
+namespace {
+
+struct Piece {
+  std::vector<std::pair<int64_t, int64_t>> box;
+  std::string file;
+  int64_t offset;
+};
+
+std::vector<Piece> pieces_of(const Collection& collection, TensorId id) {
+  std::vector<Piece> pieces;
   const Layout& layout = collection.layout();
   const int64_t element = bytes_of(collection.tensor(id).dtype);
   for (const Slice& slice : layout.slices(id)) {
-    OrderedJson box = OrderedJson::array();
-    for (const Extent& extent : slice.box.extents())
-      box.push_back({extent.lo, extent.hi});
+    std::vector<std::pair<int64_t, int64_t>> box;
+    for (const Extent& extent : slice.box.extents()) box.emplace_back(extent.lo, extent.hi);
     for (PieceId piece = slice.first; piece < slice.last; ++piece) {
-      pieces.push_back({{"box", box},
-                        {"file", layout.holders()[layout.holder(piece)].name},
-                        {"offset", layout.map(piece, element).offset}});
+      pieces.push_back({box, layout.holders()[layout.holder(piece)].name,
+                        layout.map(piece, element).offset});
     }
   }
   return pieces;
 }
 
-OrderedJson tensor_json(const PathSummary& shown, TensorId id, bool layout) {
+void put_tensor(FieldWriter& field, const PathSummary& shown, TensorId id, bool layout) {
   const Tensor& tensor = shown.collection.tensor(id);
-  OrderedJson json{{"name", tensor.name},
-                   {"dtype", name_of(tensor.dtype)},
-                   {"shape", tensor.shape.sizes()},
-                   {"bytes", tensor.bytes()},
-                   {"role", name_of(shown.roles[id].role)},
-                   {"role_from", name_of(shown.roles[id].origin)},
-                   {"layer", shown.roles[id].layer},
-                   {"aliases", tensor.aliases},
-                   {"seal", text_or_null(seal_text(shown, id).value_or(""))}};
-  if (layout) json["pieces"] = pieces_json(shown.collection, id);
-  return json;
+  field("name", tensor.name);
+  field("dtype", tensor.dtype);
+  field("shape", tensor.shape);
+  field("bytes", tensor.bytes());
+  field("role", shown.roles[id].role);
+  field("role_from", name_of(shown.roles[id].origin));
+  field("layer", shown.roles[id].layer);
+  field("aliases", tensor.aliases);
+  field("seal", seal_text(shown, id));
+  if (!layout) return;
+  field.list("pieces", pieces_of(shown.collection, id),
+             [](FieldWriter& each, const Piece& piece) {
+               each("box", piece.box);
+               each("file", piece.file);
+               each("offset", piece.offset);
+             });
 }
 
 // The typed JSON of object_json.h.
-OrderedJson object_json(const Object& object) {
+void put_object(FieldWriter& field, const std::string& key, const Object& object) {
   const Result<std::string> text = encode_object(object);
-  if (!text.ok()) return {{"$error", text.error().message()}};
-  JsonDocument<OrderedJson> document;
-  (void)OrderedJson::sax_parse(*text, &document);
-  return std::move(document).take();
-}
-
-OrderedJson damage_json(const Damage& damage) {
-  return {{"file", damage.file},
-          {"tensors", damage.tensors},
-          {"chunk", damage.chunk < 0 ? OrderedJson() : OrderedJson(damage.chunk)},
-          {"offset", damage.offset},
-          {"bytes", damage.bytes},
-          {"what", damage.what}};
-}
-
-OrderedJson kind_json(const std::optional<TensorKind>& kind) {
-  if (!kind) return OrderedJson();
-  return {{"dtype", name_of(kind->dtype)}, {"shape", kind->shape.sizes()}};
-}
-
-OrderedJson tensor_diff_json(const TensorDiff& tensor) {
-  OrderedJson json{{"name", tensor.name},
-                   {"verdict", name_of(tensor.verdict)},
-                   {"a", kind_json(tensor.a)},
-                   {"b", kind_json(tensor.b)}};
-  if (tensor.verdict != Verdict::kDiffers) return json;
-  json["elements"] = tensor.a->shape.elements();
-  json["differing"] = tensor.differing;
-  json["max_absolute"] = json_number(tensor.max_absolute);
-  json["max_relative"] = json_number(tensor.max_relative);
-  json["first"] = tensor.first;
-  return json;
+  if (text.ok()) return field.json(key, *text);
+  field.object(key, [&](FieldWriter& instead) {
+    instead("$error", text.error().message());
+  });
 }
 
 }  // namespace
 
-OrderedJson errors_json(std::span<const FailedPath> failed) {
-  OrderedJson all = OrderedJson::array();
-  for (const auto& [path, error] : failed) {
-    all.push_back(
-        {{"path", path}, {"code", name_of(error.code())}, {"why", error.message()}});
-  }
-  return all;
+void put_members(FieldWriter& field, const FailedPath& failed) {
+  field("path", failed.path);
+  field("code", name_of(failed.error.code()));
+  field("why", failed.error.message());
 }
 
-std::string error_json(const Error& error, ExitCode exit) {
-  return print_json({{"error",
-                      {{"code", name_of(error.code())},
-                       {"message", error.message()},
-                       {"exit", static_cast<int>(exit)}}}});
+void put_members(FieldWriter& field, const Error& error, ExitCode exit) {
+  field.object("error", [&](FieldWriter& each) {
+    each("code", name_of(error.code()));
+    each("message", error.message());
+    each("exit", static_cast<int>(exit));
+  });
 }
 
-std::string ls_json(std::span<const RunList> lists,
-                    std::span<const FailedPath> failed) {
-  OrderedJson runs = OrderedJson::array(), skipped = OrderedJson::array();
-  for (const RunList& list_runs : lists) {
-    for (const RunView& run : list_runs.runs) runs.push_back(run_json(run));
-    for (const auto& entry : skipped_json(list_runs.skipped)) skipped.push_back(entry);
+void put_members(FieldWriter& field, std::span<const RunList> lists) {
+  std::vector<RunView> runs;
+  std::vector<SkippedStep> skipped;
+  for (const RunList& list : lists) {
+    runs.insert(runs.end(), list.runs.begin(), list.runs.end());
+    skipped.insert(skipped.end(), list.skipped.begin(), list.skipped.end());
   }
-  return print_json(
-      {{"runs", runs}, {"skipped", skipped}, {"errors", errors_json(failed)}});
+  field.list("runs", runs);
+  field.list("skipped", skipped);
 }
 
-std::string show_json(const PathSummary& shown, bool layout) {
-  OrderedJson tensors = OrderedJson::array(), of_ranks = OrderedJson::object();
-  for (TensorId id = 0; id < shown.collection.tensors().size(); ++id) {
-    tensors.push_back(tensor_json(shown, id, layout));
-  }
-  for (const auto& [rank, object] : shown.rank_objects) {
-    of_ranks[std::to_string(rank)] = object_json(object);
-  }
-  return print_json(
-      {{"path", shown.found.path.native()},
-       {"kind", shown.found.kind()},
-       {"skipped", skipped_json(shown.found.skipped)},
-       {"manifest", shown.manifest ? manifest_json(*shown.manifest) : OrderedJson()},
-       {"bytes", shown.collection.bytes()},
-       {"tensors", tensors},
-       {"objects", object_json(shown.objects)},
-       {"rank_objects", of_ranks},
-       {"metadata", shown.metadata},
-       {"left_out", shown.left_out}});
+void put_members(FieldWriter& field, const PathSummary& shown, bool layout) {
+  std::vector<TensorId> tensors(shown.collection.tensors().size());
+  std::iota(tensors.begin(), tensors.end(), TensorId{0});
+  field("path", shown.found.path.native());
+  field("kind", shown.found.kind());
+  field.list("skipped", shown.found.skipped);
+  field.object_or_null("manifest", shown.manifest);
+  field("bytes", shown.collection.bytes());
+  field.list("tensors", tensors, [&](FieldWriter& each, TensorId id) {
+    put_tensor(each, shown, id, layout);
+  });
+  put_object(field, "objects", shown.objects);
+  field.object("rank_objects", [&](FieldWriter& ranks) {
+    for (const auto& [rank, object] : shown.rank_objects) {
+      put_object(ranks, std::to_string(rank), object);
+    }
+  });
+  field("metadata", shown.metadata);
+  field("left_out", shown.left_out);
 }
 
-std::string verify_json(std::span<const Verified> all,
-                        std::span<const FailedPath> failed) {
-  OrderedJson list = OrderedJson::array();
-  bool whole = failed.empty();
-  for (const Verified& verified : all) {
-    OrderedJson damage = OrderedJson::array();
-    for (const Damage& one : verified.damage) damage.push_back(damage_json(one));
-    whole = whole && verified.whole();
-    list.push_back({{"path", verified.path.native()},
-                    {"kind", verified.kind},
-                    {"whole", verified.whole()},
-                    {"digests", verified.digests},
-                    {"bytes_read", verified.bytes_read},
-                    {"damage", damage},
-                    {"extra", verified.extra}});
-  }
-  return print_json(
-      {{"whole", whole}, {"verified", list}, {"errors", errors_json(failed)}});
+void put_members(FieldWriter& field, const Verified& verified) {
+  field("path", verified.path.native());
+  field("kind", verified.kind);
+  field("whole", verified.whole());
+  field("digests", verified.digests);
+  field("bytes_read", verified.bytes_read);
+  field.list("damage", verified.damage);
+  field("extra", verified.extra);
 }
 
-std::string diff_json(const std::string& a, const std::string& b,
-                      const DiffReport& report) {
-  OrderedJson tensors = OrderedJson::array();
-  for (const TensorDiff& tensor : report.tensors) {
-    tensors.push_back(tensor_diff_json(tensor));
-  }
-  return print_json({{"a", a},
-                     {"b", b},
-                     {"equal", report.equal()},
-                     {"bytes", report.bytes},
-                     {"objects", text_or_null(report.objects.value_or(""))},
-                     {"left_out", report.left_out},
-                     {"tensors", tensors}});
+void put_members(FieldWriter& field, const DiffReport& report) {
+  field("equal", report.equal());
+  field("bytes", report.bytes);
+  field("objects", report.objects);
+  field("left_out", report.left_out);
+  field.list("tensors", report.tensors);
 }
 
-std::string gc_json(const std::string& run, bool dry_run, const GcResult& done) {
-  OrderedJson removed = OrderedJson::array(), kept = OrderedJson::array();
-  for (const auto& [name, bytes] : done.removed) {
-    removed.push_back({{"folder", name.text()}, {"bytes", bytes}});
-  }
+void put_members(FieldWriter& field, const GcResult& done) {
+  std::vector<std::string> kept;
   for (const StepName& name : done.kept) kept.push_back(name.text());
-  return print_json({{"run", run},
-                     {"dry_run", dry_run},
-                     {"removed", removed},
-                     {"kept", kept},
-                     {"swept", done.swept},
-                     {"memory", done.memory},
-                     {"failed", done.failed},
-                     {"in_use_by", text_or_null(done.in_use_by.value_or(""))}});
+  field.list("removed", done.removed, [](FieldWriter& each, const auto& removed) {
+    each("folder", removed.name.text());
+    each("bytes", removed.bytes);
+  });
+  field("kept", kept);
+  field("swept", done.swept);
+  field("memory", done.memory);
+  field("failed", done.failed);
+  field("in_use_by", done.in_use_by);
 }
 
-std::string pin_json(const std::string& run, const std::string& folder, bool pinned) {
-  return print_json({{"run", run}, {"folder", folder}, {"pinned", pinned}});
-}
-
-std::string convert_json(const Converted& done) {
-  return print_json({{"from", done.from.path.native()},
-                     {"kind", done.from.kind()},
-                     {"to", done.to.native()},
-                     {"format", done.format->name},
-                     {"tensors", done.tensors},
-                     {"bytes", done.bytes},
-                     {"left_out", done.left_out},
-                     {"skipped", skipped_json(done.from.skipped)}});
-}
-
-std::string export_json(const Exported& done) {
-  return print_json({{"from", done.from.path.native()},
-                     {"kind", done.from.kind()},
-                     {"to", done.to.native()},
-                     {"format", done.format},
-                     {"tensors", done.tensors},
-                     {"bytes", done.bytes},
-                     {"notes", done.notes},
-                     {"skipped", skipped_json(done.from.skipped)}});
-}
-
-std::string reshard_json(const ReshardPlan& plan, const std::string& to,
-                         const std::optional<Resharded>& done) {
-  OrderedJson json{
-      {"from", plan.from.path.native()},
-      {"kind", plan.kind()},
-      {"to", to},
-      {"format", plan.format},
-      {"configuration", plan.whole ? "whole" : to_string(plan.parallel)},
-      {"rules", text_or_null(plan.rules)},
-      {"tensors", plan.files->tensors().size()},
-      {"bytes", plan.target_bytes()},
-      {"reads", plan.figures.moved},
-      {"reads_bound", plan.figures.moved_bound},
-      {"notes", plan.notes},
-      {"skipped", skipped_json(plan.from.skipped)}};
-  if (done) {
-    json["folder"] = done->folder.native();
-    json["files"] = done->files;
-    json["kept"] = done->kept;
-    json["moved"] = done->moved;
-    json["seals_equal"] = done->seals;
+void print_written(const Context& context, const Written& done,
+                   std::string_view notes_key, std::string_view before_note) {
+  tell_skipped(context, done.from);
+  if (context.json) {
+    return print_json(context.out, [&](FieldWriter& field) {
+      field("from", done.from.path.native());
+      field("kind", done.from.kind());
+      field("to", done.to.native());
+      field("format", done.format);
+      field("tensors", done.tensors);
+      field("bytes", done.bytes);
+      field(notes_key, done.notes);
+      field.list("skipped", done.from.skipped);
+    });
   }
-  return print_json(json);
+  fmt::print(context.out, "{} ({}) -> {} ({}): {} tensors, {}\n",
+             printable(done.from.path.native()), done.from.kind(),
+             printable(done.to.native()), done.format, human_count(done.tensors),
+             human_bytes(done.bytes));
+  for (const std::string& note : done.notes) {
+    fmt::print(context.out, "{}{}\n", before_note, printable(note));
+  }
+}
+
+void put_members(FieldWriter& field, const ReshardPlan& plan, const std::string& to,
+                 const std::optional<Resharded>& done) {
+  field("from", plan.from.path.native());
+  field("kind", plan.kind());
+  field("to", to);
+  field("format", plan.format);
+  field("configuration", plan.whole ? "whole" : to_string(plan.parallel));
+  field("rules", text_or_null(plan.rules));
+  field("tensors", plan.files->tensors().size());
+  field("bytes", plan.target_bytes());
+  field("reads", plan.figures.moved);
+  field("reads_bound", plan.figures.moved_bound);
+  field("notes", plan.notes);
+  field.list("skipped", plan.from.skipped);
+  if (!done) return;
+  field("folder", done->folder.native());
+  field("files", done->files);
+  field("kept", done->kept);
+  field("moved", done->moved);
+  field("seals_equal", done->seals);
 }
 
 }  // namespace holdfast

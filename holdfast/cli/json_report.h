@@ -1,41 +1,51 @@
 // The output of --json for each verb. Programs read it, so a field is removed or changed
 // only with a higher version (base/report_json.h). All output is ASCII, so that no name
-// can send control characters to a terminal; bytes that are not UTF-8 become U+FFFD. It
-// does not end with a line feed.
+// can send control characters to a terminal; bytes that are not UTF-8 become U+FFFD.
 #pragma once
 
+#include <optional>
+#include <ostream>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "holdfast/base/report_json.h"
 #include "holdfast/cli/command.h"
 #include "holdfast/cli/path_summary.h"
-#include "holdfast/reshard/reshard.h"
 #include "holdfast/inspect/convert.h"
-#include "holdfast/inspect/export.h"
 #include "holdfast/inspect/diff.h"
 #include "holdfast/inspect/gc.h"
 #include "holdfast/inspect/list_runs.h"
 #include "holdfast/inspect/verify.h"
+#include "holdfast/reshard/reshard.h"
 
 namespace holdfast {
 
-// The list "errors" of verbs that take several paths.
-OrderedJson errors_json(std::span<const FailedPath> failed);
+// Prints a report. Its members are named by describe(field), or else by the function
+// put_members(field, report...).
+void print_json(std::ostream& out, const std::invocable<FieldWriter&> auto& describe) {
+  out << report_json(describe) << '\n';
+}
+void print_json(std::ostream& out, const auto&... report) {
+  print_json(out, [&](FieldWriter& field) { put_members(field, report...); });
+}
+
+// The members of the reports.
+void put_members(FieldWriter& field, const FailedPath& failed);  // of a list "errors"
 // The object that cli.h describes for failed commands.
-std::string error_json(const Error& error, ExitCode exit);
-std::string ls_json(std::span<const RunList> lists, std::span<const FailedPath> failed);
-std::string show_json(const PathSummary& shown, bool layout);
-std::string verify_json(std::span<const Verified> all,
-                        std::span<const FailedPath> failed);
-std::string diff_json(const std::string& a, const std::string& b,
-                      const DiffReport& report);
-std::string gc_json(const std::string& run, bool dry_run, const GcResult& done);
-std::string pin_json(const std::string& run, const std::string& folder, bool pinned);
-std::string convert_json(const Converted& done);
-std::string export_json(const Exported& done);
+void put_members(FieldWriter& field, const Error& error, ExitCode exit);
+void put_members(FieldWriter& field, std::span<const RunList> lists);
+void put_members(FieldWriter& field, const PathSummary& shown, bool layout);
+void put_members(FieldWriter& field, const Verified& verified);
+void put_members(FieldWriter& field, const DiffReport& report);
+void put_members(FieldWriter& field, const GcResult& done);
 // `done` is empty if the plan was not carried out.
-std::string reshard_json(const ReshardPlan& plan, const std::string& to,
-                         const std::optional<Resharded>& done);
+void put_members(FieldWriter& field, const ReshardPlan& plan, const std::string& to,
+                 const std::optional<Resharded>& done);
+
+// Prints what `convert` or `export` has written, also as text. The notes have this key in
+// JSON, and in the text these words before each.
+void print_written(const Context& context, const Written& done,
+                   std::string_view notes_key, std::string_view before_note);
 
 }  // namespace holdfast

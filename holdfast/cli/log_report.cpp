@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "holdfast/base/number_text.h"
-#include "holdfast/cli/json_print.h"
+#include "holdfast/cli/json_report.h"
 #include "holdfast/cli/text.h"
 #include "holdfast/env/event_log.h"
 #include "holdfast/inspect/export.h"
@@ -112,8 +112,15 @@ Result<LogChain> read_chain(const Context& context, const std::string& run,
 
 std::string border_name(size_t k) { return fmt::format("{} - {}", k, k + 1); }
 
-std::string as_text(const LogChain& chain, const LogPlan& plan, const LogPlan& all,
-                    const LogPlan& none, const LogPlan& greedy, int64_t budget) {
+// A plan, and what it is compared with.
+struct LogReport {
+  LogChain chain;
+  int64_t budget;
+  LogPlan plan, all, none, greedy;
+};
+
+std::string text_of(const LogReport& report) {
+  const auto& [chain, budget, plan, all, none, greedy] = report;
   Table table;
   table.add({"border", "a step", "until a save", "log it"});
   for (size_t k = 0; k < plan.logged.size(); ++k) {
@@ -129,30 +136,28 @@ std::string as_text(const LogChain& chain, const LogPlan& plan, const LogPlan& a
       human_seconds(greedy.seconds));
 }
 
-std::string as_json(const LogChain& chain, const LogPlan& plan, const LogPlan& all,
-                    const LogPlan& none, const LogPlan& greedy, int64_t budget) {
-  OrderedJson borders = OrderedJson::array();
-  for (size_t k = 0; k < plan.logged.size(); ++k) {
-    borders.push_back({{"border", border_name(k)},
-                       {"right", chain.right[k]},
-                       {"left", chain.left[k]},
-                       {"logged", static_cast<bool>(plan.logged[k])}});
-  }
-  return print_json(OrderedJson::object({{"borders", borders},
-                                         {"steps", chain.steps},
-                                         {"budget", budget},
-                                         {"bytes", plan.bytes},
-                                         {"seconds", json_number(plan.seconds)},
-                                         {"seconds_all", json_number(all.seconds)},
-                                         {"seconds_none", json_number(none.seconds)},
-                                         {"seconds_greedy", json_number(greedy.seconds)}})) +
-         "\n";
+void put_report(FieldWriter& field, const LogReport& report) {
+  const auto& [chain, budget, plan, all, none, greedy] = report;
+  size_t k = 0;
+  field.list("borders", plan.logged, [&](FieldWriter& each, bool logged) {
+    each("border", border_name(k));
+    each("right", chain.right[k]);
+    each("left", chain.left[k++]);
+    each("logged", logged);
+  });
+  field("steps", chain.steps);
+  field("budget", budget);
+  field("bytes", plan.bytes);
+  field("seconds", plan.seconds);
+  field("seconds_all", all.seconds);
+  field("seconds_none", none.seconds);
+  field("seconds_greedy", greedy.seconds);
 }
 
 }  // namespace
 
-Result<std::string> log_report(const Context& context, const std::string& run,
-                               const LogArguments& arguments, bool json) {
+Result<void> report_log(const Context& context, const std::string& run,
+                        const LogArguments& arguments) {
   if (run.empty()) return invalid("--log-budget: no run; expected a run directory");
   LogLimits limits{
       .total = HOLDFAST_TRY(parse_byte_count(arguments.budget).within("--log-budget"))};
@@ -161,11 +166,19 @@ Result<std::string> log_report(const Context& context, const std::string& run,
   }
   const LogChain chain = HOLDFAST_TRY(read_chain(context, run, arguments));
   const size_t borders = chain.right.size();
-  const LogPlan plan = HOLDFAST_TRY(plan_log(chain, limits));
-  const LogPlan greedy = HOLDFAST_TRY(plan_log_greedily(chain, limits));
-  const LogPlan all = HOLDFAST_TRY(cost_of_log(chain, std::vector<bool>(borders, true)));
-  const LogPlan none = HOLDFAST_TRY(cost_of_log(chain, std::vector<bool>(borders, false)));
-  return (json ? as_json : as_text)(chain, plan, all, none, greedy, limits.total);
+  const LogReport report{
+      .chain = chain,
+      .budget = limits.total,
+      .plan = HOLDFAST_TRY(plan_log(chain, limits)),
+      .all = HOLDFAST_TRY(cost_of_log(chain, std::vector<bool>(borders, true))),
+      .none = HOLDFAST_TRY(cost_of_log(chain, std::vector<bool>(borders, false))),
+      .greedy = HOLDFAST_TRY(plan_log_greedily(chain, limits))};
+  if (context.json) {
+    print_json(context.out, [&](FieldWriter& field) { put_report(field, report); });
+  } else {
+    context.out << text_of(report);
+  }
+  return {};
 }
 
 }  // namespace holdfast

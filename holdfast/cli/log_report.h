@@ -15,7 +15,7 @@ struct LogArguments {
 };
 
 // Fails with kInvalid if the run's events do not tell what its messages cost.
-Result<std::string> log_report(const Context& context, const std::string& run,
-                               const LogArguments& arguments, bool json);
+Result<void> report_log(const Context& context, const std::string& run,
+                        const LogArguments& arguments);
 
 }  // namespace holdfast

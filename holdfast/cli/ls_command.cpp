@@ -25,7 +25,6 @@ shortened; -v prints all of it. What is not printed to a terminal is never short
 
 struct LsArguments {
   std::vector<std::string> paths{"."};
-  bool json = false;
 };
 
 std::string metrics_text(const Manifest& manifest) {
@@ -171,8 +170,11 @@ Result<ExitCode> ls(const Context& context, const LsArguments& arguments) {
       failed.push_back({path, seen.error()});
     }
   }
-  if (arguments.json) {
-    fmt::print(context.out, "{}\n", ls_json(all, failed));
+  if (context.json) {
+    print_json(context.out, [&](FieldWriter& field) {
+      put_members(field, all);
+      field.list("errors", failed);
+    });
   } else {
     print_all(context, all);
   }
@@ -191,8 +193,7 @@ Verb ls_verb() {
               {{"RUN",
                 "Run directories, folders with runs, or RUN@STEP; the current folder if "
                 "not given",
-                &a.paths},
-               {"--json", "Print the result as JSON, for programs", &a.json}},
+                &a.paths}},
           .run = [arguments](const Context& c) { return ls(c, *arguments); }};
 }
 

@@ -7,7 +7,7 @@
 
 #include "holdfast/base/number_text.h"
 #include "holdfast/cli/corpus_options.h"
-#include "holdfast/cli/json_print.h"
+#include "holdfast/cli/json_report.h"
 #include "holdfast/cli/text.h"
 #include "holdfast/inspect/training_objects.h"
 
@@ -36,7 +36,6 @@ struct MountArguments {
   std::string run, last;
   int64_t batch = 0, seed = 0;
   bool no_shuffle = false;
-  bool json = false;
 };
 
 // What the loader of a run has saved.
@@ -140,18 +139,18 @@ Result<std::unique_ptr<MountTree>> make_tree(const Context& context,
   return MountTree::create(corpus, order, current);
 }
 
-void tell_ready(const Context& context, const MountArguments& arguments,
-                const Corpus& corpus, const Path& at) {
-  if (arguments.json) {
-    const OrderedJson report{{"mounted", at.native()},
-                             {"files", corpus.files().size()},
-                             {"samples", corpus.samples()},
-                             {"fingerprint", corpus.fingerprint()}};
-    fmt::print(context.out, "{}\n", print_json(report));
+void tell_ready(const Context& context, const Corpus& corpus, const Path& at) {
+  if (context.json) {
+    print_json(context.out, [&](FieldWriter& field) {
+      field("mounted", at.native());
+      field("files", corpus.files().size());
+      field("samples", corpus.samples());
+      field("fingerprint", corpus.fingerprint());
+    });
   } else {
-    fmt::print(context.out, "{}: {} samples, files: {}; Ctrl-C unmounts\n",
+    fmt::print(context.out, "{}: {} samples, files: {}, fingerprint {}; Ctrl-C unmounts\n",
                printable(at.native()), human_count(corpus.samples()),
-               corpus.files().size());
+               corpus.files().size(), corpus.fingerprint());
   }
   context.out.flush();
 }
@@ -170,7 +169,7 @@ Result<ExitCode> mount_files(const Context& context, MountArguments arguments) {
     fmt::print(context.err, "holdfast: {}\n", printable(sentence));
     context.err.flush();
   };
-  const auto ready = [&] { tell_ready(context, arguments, *corpus, at); };
+  const auto ready = [&] { tell_ready(context, *corpus, at); };
   HOLDFAST_TRY(mount_tree(*tree, {.at = at, .ready = ready, .report = report}));
   return ExitCode::kDone;
 }
@@ -189,7 +188,6 @@ Verb mount_verb() {
   options.push_back({"--no-shuffle", "Keep the order of the files", &a.no_shuffle});
   options.push_back({"--last", "What becomes of an epoch's last batch: short, drop or join",
                      &a.last, false, {"short", "drop", "join"}});
-  options.push_back({"--json", "Print the result as JSON, for programs", &a.json});
   return {.name = "mount",
           .summary = "Show each worker's share of data files as files",
           .footer = kMountExample,

@@ -13,7 +13,6 @@ namespace {
 
 struct PinArguments {
   std::string run, step;
-  bool json = false;
 };
 
 Result<ExitCode> set_pin(const Context& context, const PinArguments& arguments,
@@ -21,8 +20,12 @@ Result<ExitCode> set_pin(const Context& context, const PinArguments& arguments,
   const Run run = HOLDFAST_TRY(Run::open(context.env, arguments.run));
   const StepName name = HOLDFAST_TRY(find_step(run, arguments.step)).name;
   HOLDFAST_TRY(pinned ? pin(run, name) : unpin(run, name));
-  if (arguments.json) {
-    fmt::print(context.out, "{}\n", pin_json(arguments.run, name.text(), pinned));
+  if (context.json) {
+    print_json(context.out, [&](FieldWriter& field) {
+      field("run", arguments.run);
+      field("folder", name.text());
+      field("pinned", pinned);
+    });
   } else {
     fmt::print(context.out, "{} is {}pinned\n", name.text(), pinned ? "" : "not ");
   }
@@ -38,8 +41,7 @@ Verb verb_of(const char* name, const char* summary, const char* footer, bool pin
           .options = {{"RUN", "The run directory", &a.run, true},
                       {"STEP",
                        "The number of the step, or its folder's name as ls shows it",
-                       &a.step, true},
-                      {"--json", "Print the result as JSON, for programs", &a.json}},
+                       &a.step, true}},
           .run = [arguments, pinned](const Context& c) {
             return set_pin(c, *arguments, pinned);
           }};

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "holdfast/cli/command.h"
-#include "holdfast/cli/json_print.h"
+#include "holdfast/cli/json_report.h"
 #include "holdfast/cli/plan_report.h"
 #include "holdfast/cli/python_module.h"
 #include "holdfast/cli/text.h"
@@ -41,7 +41,6 @@ struct PlanArguments {
   ResizeWords words;
   std::string module;
   std::string export_folder;
-  bool json = false;
 };
 
 Result<void> export_layouts(Env& env, const std::string& folder, const Resize& resize) {
@@ -74,6 +73,9 @@ void print_resize(const Context& context, const ResizeRequest& request,
   fmt::print(out, "{}\nbytes moved{}\n{}", speed_text(resize.topology),
              in_order ? ", placed" : "",
              links_text(resize.plan, resize.topology, context.verbose));
+  if (context.verbose) {
+    fmt::print(out, "\n{}", holders_text(resize.plan, resize.topology));
+  }
   if (resize.cost) fmt::print(out, "\n{}", cost_text(*resize.cost));
 }
 
@@ -95,8 +97,8 @@ Result<void> plan_model(const Context& context, const PlanArguments& arguments) 
   if (!arguments.export_folder.empty()) {
     HOLDFAST_TRY(export_layouts(context.env, arguments.export_folder, resize));
   }
-  if (arguments.json) {
-    fmt::print(context.out, "{}\n", print_json(to_json(request, resize)));
+  if (context.json) {
+    print_json(context.out, request, resize);
     return {};
   }
   std::optional<Resize> in_order;
@@ -118,13 +120,14 @@ Result<void> plan_files(const Context& context, const PlanArguments& arguments) 
         "--module");
   }
   const auto [topology, made] = HOLDFAST_TRY(plan_layout_files(context.env, from, to));
-  if (arguments.json) {
-    fmt::print(context.out, "{}\n", print_json(to_json(made, topology)));
+  if (context.json) {
+    print_json(context.out, made, topology);
     return {};
   }
   fmt::print(context.out, "{} -> {}\n\n{}\n{}\nbytes moved\n{}", printable(from),
              printable(to), figures_text({{"", made}}), speed_text(topology),
              links_text(made, topology, context.verbose));
+  if (context.verbose) fmt::print(context.out, "\n{}", holders_text(made, topology));
   return {};
 }
 
@@ -175,8 +178,7 @@ Verb plan_verb() {
            {"--speeds", "Say how long it takes with these speeds of links, in GB/s",
             &a.words.speeds},
            {"--export", "Write both layouts to this folder, as from.json and to.json",
-            &a.export_folder},
-           {"--json", "Print exact figures as JSON, for programs", &a.json}},
+            &a.export_folder}},
       .run = [arguments](const Context& context) -> Result<ExitCode> {
         const bool files = arguments->words.model.empty() && arguments->module.empty();
         HOLDFAST_TRY(not_found_is_a_wrong_call(

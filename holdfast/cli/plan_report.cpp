@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "holdfast/cli/text.h"
+#include "holdfast/plan/plan_json.h"
 
 namespace holdfast {
 namespace {
@@ -15,42 +16,20 @@ constexpr size_t kMatrixHosts = 8;
 constexpr size_t kLinksShown = 10;
 constexpr size_t kPositionsShown = 64;
 
-// One line of the report: its label, and the text of a plan in it.
-struct Line {
-  const char* label;
-  std::function<std::string(const Plan&)> cell;
-};
-
 std::string share(int64_t part, int64_t whole) {
   if (whole == 0) return human_bytes(part);
   const double percent = 100.0 * static_cast<double>(part) / static_cast<double>(whole);
   return fmt::format("{}  {:>3.0f} %", human_bytes(part), percent);
 }
 
-std::vector<Line> figure_lines() {
-  const auto part = [](int64_t Figures::*member) {
-    return
-        [member](const Plan& p) { return share(p.figures.*member, p.figures.needed); };
-  };
-  return {
-      {"the target needs", part(&Figures::needed)},
-      {"  already in place", part(&Figures::in_place)},
-      {"  copied inside a device", part(&Figures::copied)},
-      {"  moved", part(&Figures::moved)},
-      {"    least possible", part(&Figures::moved_bound)},
-      {"  of it between hosts", part(&Figures::crossing)},
-      {"    least possible", part(&Figures::crossing_bound)},
-      {"  of it passed on by receivers", part(&Figures::forwarded)},
-      {"busiest sender", [](const Plan& p) { return human_time(p.figures.egress_ns); }},
-      {"  least possible",
-       [](const Plan& p) { return human_time(p.figures.egress_bound_ns); }},
-      {"extra memory, at most",
-       [](const Plan& p) { return human_bytes(p.figures.extra_memory); }},
-      {"  going tensor by tensor",
-       [](const Plan& p) { return human_bytes(p.figures.extra_memory_by_tensor); }},
-      {"moves",
-       [](const Plan& p) { return human_count(static_cast<int64_t>(p.moves.size())); }},
-  };
+std::string figure_text(const FigureRow& row, const Figures& figures) {
+  const int64_t figure = figures.*row.figure;
+  switch (row.unit) {
+    case FigureRow::Unit::kShare: return share(figure, figures.needed);
+    case FigureRow::Unit::kBytes: return human_bytes(figure);
+    case FigureRow::Unit::kNanoseconds: return human_time(figure);
+  }
+  return "";
 }
 
 std::string matrix_text(const Plan& plan, const Topology& topology) {
@@ -105,11 +84,15 @@ std::string figures_text(const std::vector<PlanColumn>& columns) {
   std::vector<std::string> head{""};
   for (const PlanColumn& column : columns) head.push_back(column.title);
   if (columns.size() > 1) table.add(head);
-  for (const Line& line : figure_lines()) {
-    std::vector<std::string> row{line.label};
-    for (const PlanColumn& column : columns) row.push_back(line.cell(column.plan));
-    table.add(row);
+  const auto add = [&](std::string_view words, const auto& cell) {
+    std::vector<std::string> row{std::string(words)};
+    for (const PlanColumn& column : columns) row.push_back(cell(column.plan));
+    table.add(std::move(row));
+  };
+  for (const FigureRow& row : kFigureRows) {
+    add(row.words, [&](const Plan& plan) { return figure_text(row, plan.figures); });
   }
+  add("moves", [](const Plan& plan) { return human_count(std::ssize(plan.moves)); });
   return table.text();
 }
 
@@ -117,6 +100,19 @@ std::string links_text(const Plan& plan, const Topology& topology, bool all) {
   if (plan.links.empty()) return "no bytes between devices\n";
   if (topology.hosts.size() <= kMatrixHosts) return matrix_text(plan, topology);
   return busiest_text(plan, topology, all ? plan.links.size() : kLinksShown);
+}
+
+std::string holders_text(const Plan& plan, const Topology& topology) {
+  Table table("llr");
+  table.add({"device", "host", "sends", "passes on", "receives"});
+  for (size_t h = 0; h < plan.holders.size(); ++h) {
+    const HolderLoad& load = plan.loads[h];
+    table.add({printable(plan.holders[h].name),
+               printable(topology.hosts[plan.holders[h].host].name),
+               human_bytes(load.sent), human_bytes(load.forwarded),
+               human_bytes(load.received)});
+  }
+  return table.text();
 }
 
 std::string speed_text(const Topology& topology) {

@@ -18,6 +18,8 @@ std::string figures_text(const std::vector<PlanColumn>& columns);
 // The bytes between hosts: as a matrix for up to 8 hosts, otherwise the 10 busiest links,
 // or `all` of them.
 std::string links_text(const Plan& plan, const Topology& topology, bool all);
+// What each device sends, passes on and receives.
+std::string holders_text(const Plan& plan, const Topology& topology);
 // The speed at which times were counted.
 std::string speed_text(const Topology& topology);
 // How long the plan takes by the speeds that were given.

@@ -13,7 +13,7 @@
 #include <filesystem>
 #include <vector>
 
-#include "holdfast/base/json.h"
+#include "holdfast/base/json_place.h"
 
 namespace holdfast {
 namespace {
@@ -88,16 +88,15 @@ Result<std::string> describe_module(const std::string& module) {
   const std::string python = python_program();
   std::string text =
       HOLDFAST_TRY(run_process({python, "-m", "holdfast.module_layout", module}));
-  const Result<Json> json = parse_json(text, "the answer");
-  if (!json.ok() || !json->is_object()) {
+  const auto json = JsonDocument::parse(text, "the answer");
+  if (!json.ok() || !json->root().is_object()) {
     return unsupported(
         "--module {}: {} -m holdfast.module_layout gave no answer; expected a Python "
         "in which \"import holdfast\" works (HOLDFAST_PYTHON names another)",
         module, python);
   }
-  const auto error = json->find("error");
-  if (error == json->end()) return text;
-  return invalid("--module {}", error->is_string() ? error->get<std::string>() : "");
+  if (!json->root().find("error")) return text;
+  return invalid("--module {}", json->root().member_as<std::string>("error").value_or(""));
 }
 
 Error become_python_verb(const std::string& verb,

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "holdfast/cli/command.h"
-#include "holdfast/cli/json_print.h"
+#include "holdfast/cli/json_report.h"
 #include "holdfast/cli/progress.h"
 #include "holdfast/cli/text.h"
 #include "holdfast/contents/patch.h"
@@ -41,7 +41,7 @@ struct RepairArguments {
   std::string path, to, from;
   std::vector<std::string> tiers;
   int64_t search = 30;
-  bool in_place = false, dry_run = false, json = false;
+  bool in_place = false, dry_run = false;
 };
 
 // A step is mended by replacing its files, so it needs no other name.
@@ -70,28 +70,24 @@ Result<bool> undo_patches(Env& env, const std::string& path, FileLocks& locks) {
   return false;  // RUN@STEP
 }
 
-OrderedJson json_of(const RepairReport& report) {
-  OrderedJson mended = OrderedJson::array(), lost = OrderedJson::array();
-  for (const Mended& one : report.mended) {
-    mended.push_back({{"file", one.file},
-                      {"tensor", one.tensor},
-                      {"what", one.what},
-                      {"rung", one.rung}});
-  }
-  for (const LostPart& one : report.lost) {
-    OrderedJson rungs = OrderedJson::array();
-    for (const LostPart::Said& said : one.rungs) {
-      rungs.push_back({{"rung", said.rung}, {"why", said.why}});
-    }
-    lost.push_back({{"file", one.damage.file},
-                    {"chunk", one.damage.chunk},
-                    {"offset", one.damage.offset},
-                    {"bytes", one.damage.bytes},
-                    {"tensors", one.damage.tensors},
-                    {"what", one.damage.what},
-                    {"rungs", rungs}});
-  }
-  return {{"mended", mended}, {"lost", lost}};
+void put_mended(FieldWriter& field, const Mended& one) {
+  field("file", one.file);
+  field("tensor", one.tensor);
+  field("what", one.what);
+  field("rung", one.rung);
+}
+
+void put_lost(FieldWriter& field, const LostPart& one) {
+  field("file", one.damage.file);
+  field("chunk", one.damage.chunk);
+  field("offset", one.damage.offset);
+  field("bytes", one.damage.bytes);
+  field("tensors", one.damage.tensors);
+  field("what", one.damage.what);
+  field.list("rungs", one.rungs, [](FieldWriter& each, const LostPart::Said& said) {
+    each("rung", said.rung);
+    each("why", said.why);
+  });
 }
 
 void print_parts(const Context& context, const RepairReport& report) {
@@ -111,13 +107,14 @@ void print_report(const Context& context, const RepairArguments& a, const Found&
                   const RepairReport& report, bool undone) {
   const Path kept = a.to.empty() ? found.path : Path(a.to);
   const bool written = !a.dry_run && report.lost.empty() && report.changes();
-  if (a.json) {
-    OrderedJson json{{"path", found.path.native()},
-                     {"to", written ? OrderedJson(kept.native()) : OrderedJson()},
-                     {"undone", undone}};
-    json.update(json_of(report));
-    fmt::print(context.out, "{}\n", print_json(json));
-    return;
+  if (context.json) {
+    return print_json(context.out, [&](FieldWriter& field) {
+      field("path", found.path.native());
+      field("to", written ? std::optional(kept.native()) : std::nullopt);
+      field("undone", undone);
+      field.list("mended", report.mended, put_mended);
+      field.list("lost", report.lost, put_lost);
+    });
   }
   if (undone) fmt::print(context.out, "an interrupted patch was undone\n");
   print_parts(context, report);
@@ -195,8 +192,7 @@ Verb repair_verb() {
                        &a.from},
                       {"--search",
                        "Seconds to look for a flipped bit in a header (30)", &a.search},
-                      {"--dry-run", "Only say what would be mended", &a.dry_run},
-                      {"--json", "Print the result as JSON, for programs", &a.json}},
+                      {"--dry-run", "Only say what would be mended", &a.dry_run}},
           .run = [arguments](const Context& c) { return repair_path(c, *arguments); }};
 }
 

@@ -36,7 +36,6 @@ struct ReshardArguments {
   std::string from, to;
   ReshardOptions options;
   bool plan_only = false;
-  bool json = false;
 };
 
 std::string files_text(int64_t files) {
@@ -80,7 +79,7 @@ Result<ExitCode> reshard_path(const Context& context,
       HOLDFAST_TRY(plan_reshard(context.env, arguments.from, options));
   planning.clear();
   tell_skipped(context, plan.from);
-  if (!arguments.json) print_plan(context, plan);
+  if (!context.json) print_plan(context, plan);
   std::optional<Resharded> done;
   const Instant began = context.env.now();
   if (!arguments.plan_only) {
@@ -91,8 +90,8 @@ Result<ExitCode> reshard_path(const Context& context,
     done = HOLDFAST_TRY(reshard(context.env, plan, arguments.to, options));
   }
   const std::chrono::duration<double> took = context.env.now() - began;
-  if (arguments.json) {
-    fmt::print(context.out, "{}\n", reshard_json(plan, arguments.to, done));
+  if (context.json) {
+    print_json(context.out, plan, arguments.to, done);
     return ExitCode::kDone;
   }
   if (!done) return ExitCode::kDone;
@@ -131,8 +130,7 @@ Verb reshard_verb() {
                        "The words of a checkpoint of Megatron, without pad rows",
                        &a.options.vocabulary},
                       {"--plan-only", "Only say what would be read and written",
-                       &a.plan_only},
-                      {"--json", "Print the result as JSON, for programs", &a.json}},
+                       &a.plan_only}},
           .run = [arguments](const Context& c) { return reshard_path(c, *arguments); }};
 }
 

@@ -269,8 +269,7 @@ std::vector<Option> schedule_options(ScheduleArguments& a) {
       {"--positions",
        "At how many points of the work a save may be made; by default as many as "
        "needed",
-       &a.positions},
-      {"--json", "Print exact figures as JSON, for programs", &a.json}};
+       &a.positions}};
 }
 
 }  // namespace holdfast

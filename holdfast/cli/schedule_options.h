@@ -15,7 +15,6 @@ struct ScheduleArguments {
   std::vector<std::string> curves, events;
   std::optional<int64_t> budget, allocate, positions;
   bool graceful = false;
-  bool json = false;
 };
 
 // The options that fill `arguments`, which must outlive them.

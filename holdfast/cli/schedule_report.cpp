@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "holdfast/cli/json_print.h"
 #include "holdfast/cli/text.h"
 
 namespace holdfast {
@@ -201,27 +200,31 @@ std::string chart_text(const IntervalReport& report) {
   return table.text();
 }
 
-OrderedJson problem_json(const ReadProblem& read) {
+void put_problem(FieldWriter& field, const ReadProblem& read) {
   const Problem& p = read.problem;
-  OrderedJson phases = OrderedJson::array();
-  for (const Workers::Phase& phase : p.workers.phases) {
-    phases.push_back({{"start", phase.start}, {"count", phase.count}});
-  }
-  return {{"length", p.length},
-          {"stall", p.stall},
-          {"persist", p.persist},
-          {"restart", p.restart},
-          {"mtbf", json_number(1 / p.mean_failure_rate())},
-          {"mtbf_is_prior", !read.mtbf_known},
-          {"workers", phases},
-          {"objective", name_of(p.objective)},
-          {"why", read.why}};
+  field.object("job", [&](FieldWriter& job) {
+    job("length", p.length);
+    job("stall", p.stall);
+    job("persist", p.persist);
+    job("restart", p.restart);
+    job("mtbf", 1 / p.mean_failure_rate());
+    job("mtbf_is_prior", !read.mtbf_known);
+    job.list("workers", p.workers.phases,
+             [](FieldWriter& each, const Workers::Phase& phase) {
+               each("start", phase.start);
+               each("count", phase.count);
+             });
+    job("objective", name_of(p.objective));
+    job("why", read.why);
+  });
 }
 
-OrderedJson summary_json(const Summary& summary) {
-  return {{"mean", json_number(summary.mean)},
-          {"ci95", json_number(summary.half)},
-          {"median", json_number(summary.median)}};
+void put_summary(FieldWriter& field, const std::string& key, const Summary& summary) {
+  field.object(key, [&](FieldWriter& each) {
+    each("mean", summary.mean);
+    each("ci95", summary.half);
+    each("median", summary.median);
+  });
 }
 
 std::string with_interval(double mean, double half) {
@@ -316,37 +319,35 @@ std::string interval_text(const IntervalReport& report) {
   return report.curve.empty() ? out : out + chart_text(report);
 }
 
-std::string interval_json(const IntervalReport& report) {
-  OrderedJson policies = OrderedJson::array();
-  for (const Comparison::Row& row : report.all.rows) {
-    policies.push_back({{"policy", row.policy->name()},
-                        {"about", row.policy->about()},
-                        {"cost", json_number(row.cost)},
-                        {"times", row.schedule.times}});
-  }
-  OrderedJson sensitivity = OrderedJson::array();
-  for (const auto& [factor, best, kept] : report.sensitivity) {
-    const double loss = best.optimum > 0 ? kept / best.optimum - 1 : 0;
-    sensitivity.push_back({{"mtbf_factor", factor},
-                           {"interval", json_number(best.interval)},
-                           {"saves", best.schedule.times.size()},
-                           {"cost", json_number(best.cost)},
-                           {"optimum", json_number(best.optimum)},
-                           {"kept", json_number(kept)},
-                           {"loss", json_number(loss)}});
-  }
-  return print_json({{"job", problem_json(report.read)},
-                     {"interval", json_number(report.best.interval)},
-                     {"uneven", report.best.uneven},
-                     {"times", report.best.schedule.times},
-                     {"cost", json_number(report.best.cost)},
-                     {"slack", json_number(report.best.allowed)},
-                     {"optimum", json_number(report.best.optimum)},
-                     {"exact", report.exact},
-                     {"best_even", json_number(report.best.even)},
-                     {"gain", json_number(report.best.gain())},
-                     {"policies", policies},
-                     {"sensitivity", sensitivity}});
+void put_members(FieldWriter& field, const IntervalReport& report) {
+  put_problem(field, report.read);
+  field("interval", report.best.interval);
+  field("uneven", report.best.uneven);
+  field("times", report.best.schedule.times);
+  field("cost", report.best.cost);
+  field("slack", report.best.allowed);
+  field("optimum", report.best.optimum);
+  field("exact", report.exact);
+  field("best_even", report.best.even);
+  field("gain", report.best.gain());
+  field.list("policies", report.all.rows,
+             [](FieldWriter& each, const Comparison::Row& row) {
+               each("policy", row.policy->name());
+               each("about", row.policy->about());
+               each("cost", row.cost);
+               each("times", row.schedule.times);
+             });
+  field.list("sensitivity", report.sensitivity,
+             [](FieldWriter& each, const IntervalReport::Sensitive& one) {
+               const Recommendation& best = one.best;
+               each("mtbf_factor", one.factor);
+               each("interval", best.interval);
+               each("saves", best.schedule.times.size());
+               each("cost", best.cost);
+               each("optimum", best.optimum);
+               each("kept", one.kept);
+               each("loss", best.optimum > 0 ? one.kept / best.optimum - 1 : 0);
+             });
 }
 
 std::string simulation_text(const SimulationReport& report) {
@@ -366,30 +367,29 @@ std::string simulation_text(const SimulationReport& report) {
   return out;
 }
 
-std::string simulation_json(const SimulationReport& report) {
-  OrderedJson schedules = OrderedJson::array();
-  for (size_t i = 0; i < report.schedules.size(); ++i) {
-    const SimulatedSchedule& schedule = report.schedules[i];
-    OrderedJson each{{"schedule", schedule.name},
-                     {"scheduled_saves", schedule.scheduled_saves},
-                     {"saves", schedule.saves},
-                     {"failures", schedule.failures},
-                     {"stalled", schedule.stalled},
-                     {"redone", schedule.redone},
-                     {"unfinished", schedule.unfinished}};
-    for (const Metric metric : shown_metrics(report)) {
-      each[std::string(name_of(metric))] = summary_json(schedule.at(metric));
-      each[std::string(name_of(metric)) + "_against_first"] =
-          summary_json(schedule.difference(metric));
-    }
-    if (report.expected[i]) each["expected_time"] = *report.expected[i];
-    schedules.push_back(std::move(each));
-  }
-  return print_json({{"job", problem_json(report.read)},
-                     {"runs", report.options.runs},
-                     {"seed", report.options.seed},
-                     {"failure_model", report.failures},
-                     {"schedules", schedules}});
+void put_members(FieldWriter& field, const SimulationReport& report) {
+  put_problem(field, report.read);
+  field("runs", report.options.runs);
+  field("seed", report.options.seed);
+  field("failure_model", report.failures);
+  size_t i = 0;
+  field.list("schedules", report.schedules,
+             [&](FieldWriter& each, const SimulatedSchedule& schedule) {
+               each("schedule", schedule.name);
+               each("scheduled_saves", schedule.scheduled_saves);
+               each("saves", schedule.saves);
+               each("failures", schedule.failures);
+               each("stalled", schedule.stalled);
+               each("redone", schedule.redone);
+               each("unfinished", schedule.unfinished);
+               for (const Metric metric : shown_metrics(report)) {
+                 const std::string name(name_of(metric));
+                 put_summary(each, name, schedule.at(metric));
+                 put_summary(each, name + "_against_first", schedule.difference(metric));
+               }
+               const std::optional<double>& expected = report.expected[i++];
+               if (expected) each("expected_time", *expected);
+             });
 }
 
 }  // namespace holdfast

@@ -4,6 +4,7 @@
 #include <span>
 #include <string>
 
+#include "holdfast/base/json_fields.h"
 #include "holdfast/cli/schedule_options.h"
 #include "holdfast/schedule/policies.h"
 #include "holdfast/schedule/recommend.h"
@@ -30,7 +31,7 @@ struct IntervalReport {
 };
 
 std::string interval_text(const IntervalReport& report);
-std::string interval_json(const IntervalReport& report);
+void put_members(FieldWriter& field, const IntervalReport& report);  // as JSON
 
 struct SimulationReport {
   ReadProblem read;
@@ -42,7 +43,7 @@ struct SimulationReport {
 };
 
 std::string simulation_text(const SimulationReport& report);
-std::string simulation_json(const SimulationReport& report);
+void put_members(FieldWriter& field, const SimulationReport& report);  // as JSON
 
 // A bar of `#` characters. Its length is `share` of the widest bar.
 std::string bar(double share);

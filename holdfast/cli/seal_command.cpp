@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "holdfast/cli/command.h"
-#include "holdfast/cli/json_print.h"
+#include "holdfast/cli/json_report.h"
 #include "holdfast/cli/progress.h"
 #include "holdfast/cli/text.h"
 #include "holdfast/inspect/seal_check.h"
@@ -26,7 +26,6 @@ already are not replaced: both would make damage look right.)";
 
 struct SealArguments {
   std::string path;
-  bool json = false;
 };
 
 Result<void> check_to_seal(Env& env, const Found& found) {
@@ -55,12 +54,13 @@ Result<ExitCode> seal_path(const Context& context, const SealArguments& argument
   bar.clear();
   const Path beside = seals_path(found.path);
   HOLDFAST_TRY(context.env.replace_file(beside, encode_seals(seals)));
-  if (arguments.json) {
-    const OrderedJson report{{"path", found.path.native()},
-                             {"seals", beside.native()},
-                             {"tensors", seals.size()},
-                             {"bytes", contents.collection.bytes()}};
-    fmt::print(context.out, "{}\n", print_json(report));
+  if (context.json) {
+    print_json(context.out, [&](FieldWriter& field) {
+      field("path", found.path.native());
+      field("seals", beside.native());
+      field("tensors", seals.size());
+      field("bytes", contents.collection.bytes());
+    });
   } else {
     fmt::print(context.out, "{}: {} tensors, {}\n", printable(beside.native()),
                human_count(std::ssize(seals)),
@@ -77,8 +77,7 @@ Verb seal_verb() {
   return {.name = "seal",
           .summary = "Write seals beside a file, to find and mend damage later",
           .footer = kSealExample,
-          .options = {{"PATH", "A file or folder of a known format", &a.path, true},
-                      {"--json", "Print the result as JSON, for programs", &a.json}},
+          .options = {{"PATH", "A file or folder of a known format", &a.path, true}},
           .run = [arguments](const Context& c) { return seal_path(c, *arguments); }};
 }
 

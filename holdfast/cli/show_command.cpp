@@ -41,7 +41,6 @@ struct ShowArguments {
   bool tensors = false;
   bool layout = false;
   bool objects = false;
-  bool json = false;
 };
 
 void print_manifest(const Context& context, const Manifest& manifest) {
@@ -187,8 +186,8 @@ Result<ExitCode> show(const Context& context, const ShowArguments& arguments) {
   HOLDFAST_TRY(give_roles(
       HOLDFAST_TRY(read_role_map(context.env, arguments.roles_from)),
       shown.collection, shown.roles));
-  if (arguments.json) {
-    fmt::print(context.out, "{}\n", show_json(shown, arguments.layout));
+  if (context.json) {
+    print_json(context.out, shown, arguments.layout);
     return ExitCode::kDone;
   }
   fmt::print(context.out, "{}: {}\n", printable(shown.found.path.native()),
@@ -282,10 +281,7 @@ Verb show_verb() {
                    &a.roles_from},
                   {"--layout", "List which file holds which box, and at which byte",
                    &a.layout},
-                  {"--objects", "Print all that was saved beside tensors, as JSON", &a.objects},
-                  {"--json",
-                   "Print everything as JSON, for programs (boxes with --layout)",
-                   &a.json}},
+                  {"--objects", "Print all that was saved beside tensors, as JSON", &a.objects}},
       .run = [arguments](const Context& c) { return show(c, *arguments); }};
 }
 

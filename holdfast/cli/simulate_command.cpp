@@ -1,9 +1,8 @@
 // `holdfast simulate`: simulates a job with failures and measures what schedules cost it.
-#include <fmt/ostream.h>
-
 #include <memory>
 
 #include "holdfast/cli/command.h"
+#include "holdfast/cli/json_report.h"
 #include "holdfast/cli/schedule_report.h"
 #include "holdfast/simulate/spec.h"
 
@@ -123,9 +122,11 @@ Verb simulate_verb() {
       .run = [arguments](const Context& context) -> Result<ExitCode> {
         const SimulationReport report =
             HOLDFAST_TRY(make_simulation_report(context, *arguments));
-        fmt::print(context.out, "{}",
-                   arguments->job.json ? simulation_json(report) + "\n"
-                                       : simulation_text(report));
+        if (context.json) {
+          print_json(context.out, report);
+        } else {
+          context.out << simulation_text(report);
+        }
         return ExitCode::kDone;
       },
   };

@@ -234,8 +234,8 @@ TEST_F(TerminalTest, MistypedWordsAreAnsweredWithTheRightOnes) {
   expect("gc runs --keeplast=3",
          "gc: --keeplast: is not an option; did you mean --keep-last?");
   expect("pin run 3 --frobnicate",
-         "pin: --frobnicate: is not an option; expected --json, -q, --quiet, -v, "
-         "--verbose, -h, --help");
+         "pin: --frobnicate: is not an option; expected -q, --quiet, -v, "
+         "--verbose, --json, -h, --help");
   EXPECT_TRUE(contains(run("--frobnicate").err, "no verb; expected ls, "));
 }
 

@@ -30,7 +30,6 @@ struct VerifyArguments {
   std::vector<std::string> paths;
   bool fast = false;
   bool seals = false;
-  bool json = false;
 };
 
 void print_damage(const Context& context, const Damage& damage) {
@@ -79,14 +78,18 @@ Result<ExitCode> verify_paths(const Context& context,
     }
     for (Verified& one : *seen) all.push_back(std::move(one));
   }
-  if (arguments.json) {
-    fmt::print(context.out, "{}\n", verify_json(all, failed));
+  const bool whole = std::ranges::all_of(all, &Verified::whole);
+  if (context.json) {
+    print_json(context.out, [&](FieldWriter& field) {
+      field("whole", whole && failed.empty());
+      field.list("verified", all);
+      field.list("errors", failed);
+    });
   } else {
     for (const Verified& one : all) {
       if (!context.quiet || !one.whole()) print_one(context, one);
     }
   }
-  const bool whole = std::ranges::all_of(all, &Verified::whole);
   const ExitCode told = tell_failed(context, failed);
   return whole ? told : ExitCode::kDamage;
 }
@@ -104,8 +107,7 @@ Verb verify_verb() {
                       {"--fast", "Check only names, sizes and small files", &a.fast},
                       {"--seals",
                        "Compare steps with their seals, too, which reads them twice",
-                       &a.seals},
-                      {"--json", "Print the result as JSON, for programs", &a.json}},
+                       &a.seals}},
           .run = [arguments](const Context& c) { return verify_paths(c, *arguments); },
           .finds_faults = true};
 }

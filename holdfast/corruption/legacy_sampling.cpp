@@ -4,7 +4,7 @@
 #include <bit>
 #include <optional>
 
-#include "holdfast/base/json.h"
+#include "holdfast/base/json_fields.h"
 #include "holdfast/corruption/plan_builder.h"
 #include "holdfast/corruption/shared_storage.h"
 #include "holdfast/state/tensor_names.h"
@@ -114,21 +114,21 @@ struct Recorded {
   std::vector<int64_t> bits;   // 0 is the highest bit
 };
 
-Result<std::vector<int64_t>> read_numbers(const Json& json, const std::string& where) {
-  if (json.is_number()) return std::vector{HOLDFAST_TRY(json_integer(json, where))};
-  if (!json.is_array()) return invalid("{}: expected a list of numbers", where);
+Result<std::vector<int64_t>> read_numbers(const JsonPlace& at) {
   std::vector<int64_t> numbers;
-  for (const Json& one : json) {
-    numbers.push_back(HOLDFAST_TRY(json_integer(one, where)));
+  if (at.is_list()) {
+    HOLDFAST_TRY(read_json(at, numbers));
+  } else {
+    HOLDFAST_TRY(at.read(numbers.emplace_back()));
   }
   return numbers;
 }
 
-Result<Recorded> read_entry(const Json& json, const std::string& where) {
-  const bool pair = json.is_array() && json.size() == 2 && json[0].is_array();
+Result<Recorded> read_entry(const JsonPlace& at) {
+  const bool pair = at.is_list() && *at.length() == 2 && at.item(0).is_list();
   Recorded entry;
-  if (pair) entry.index = HOLDFAST_TRY(read_numbers(json[0], where));
-  entry.bits = HOLDFAST_TRY(read_numbers(pair ? json[1] : json, where));
+  if (pair) entry.index = HOLDFAST_TRY(read_numbers(at.item(0)));
+  entry.bits = HOLDFAST_TRY(read_numbers(pair ? at.item(1) : at));
   return entry;
 }
 
@@ -219,19 +219,23 @@ Result<void> draw_legacy(const Contents& contents, const PlanRequest& request,
 Result<FlipPlan> plan_from_sequence(const Contents& contents, std::string_view text,
                                     const std::string& where,
                                     const PlanRequest& request) {
-  const Json json = HOLDFAST_TRY(parse_json(text, where));
-  if (!json.is_object()) {
+  const auto json = HOLDFAST_TRY(JsonDocument::parse(text, where));
+  const JsonPlace root = json.root();
+  if (!root.is_object()) {
     return invalid("{}: expected an object that maps locations to lists", where);
   }
   Replay replay(contents, request);
-  for (const auto& [location, entries] : json.items()) {
-    const std::string at = fmt::format("{}: {}", where, location);
-    if (!entries.is_array()) return invalid("{}: expected a list", at);
-    for (const Json& entry : entries) {
-      if (entry.is_null()) continue;
-      HOLDFAST_TRY(replay.add(location, HOLDFAST_TRY(read_entry(entry, at)), at));
-    }
-  }
+  HOLDFAST_TRY(root.for_each(
+      [&](const std::string& location, const JsonPlace& entries) -> Result<void> {
+        const std::string at = fmt::format("{}: {}", where, location);
+        if (!entries.is_list()) return invalid("{}: expected a list", at);
+        for (size_t i = 0; i < *entries.length(); ++i) {
+          const JsonPlace entry = entries.item(i);
+          if (entry.is_null()) continue;
+          HOLDFAST_TRY(replay.add(location, HOLDFAST_TRY(read_entry(entry)), at));
+        }
+        return {};
+      }));
   return std::move(replay).finish();
 }
 

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "holdfast/base/json.h"
+#include "holdfast/base/json_fields.h"
 
 namespace holdfast {
 namespace {
@@ -17,47 +17,39 @@ bool is_reserved(std::string_view key) {
          key.starts_with(kNonFiniteMark);
 }
 
-std::string_view name_of_non_finite(double value) {
-  if (std::isnan(value)) return "nan";
-  return value > 0 ? "inf" : "-inf";
+Result<EventValue> non_finite(const JsonPlace& at) {
+  const auto name = at.as<std::string>();
+  if (name == "nan" || name == "inf" || name == "-inf") return EventValue(*at.as<double>());
+  return invalid("{}: not a number's name; expected \"nan\", \"inf\" or \"-inf\"",
+                 at.text());
 }
 
-void put_field(OrderedJson& json, const std::string& key, const EventValue& value) {
-  const double* number = std::get_if<double>(&value);
-  if (number != nullptr && !std::isfinite(*number)) {
-    json[kNonFiniteMark + key] = name_of_non_finite(*number);
-  } else {
-    std::visit([&](const auto& plain) { json[key] = plain; }, value);
+template <typename T>
+Result<EventValue> read_as(const JsonPlace& at, auto... least) {
+  T value{};
+  HOLDFAST_TRY(at.read(value, least...));
+  return EventValue(std::move(value));
+}
+
+Result<EventValue> value_of(const JsonPlace& at) {
+  switch (at.kind()) {
+    case JsonKind::kBoolean: return read_as<bool>(at);
+    case JsonKind::kText: return read_as<std::string>(at);
+    case JsonKind::kFraction: return read_as<double>(at);
+    default: return read_as<int64_t>(at, kLeastInteger);
   }
 }
 
-Result<EventValue> non_finite(const Json& value, std::string_view where) {
-  if (value == "nan") return EventValue(std::nan(""));
-  if (value == "inf") return EventValue(HUGE_VAL);
-  if (value == "-inf") return EventValue(-HUGE_VAL);
-  return invalid("{}: not a number's name; expected \"nan\", \"inf\" or \"-inf\"",
-                 where);
-}
-
-Result<EventValue> value_of(const Json& value, std::string_view where) {
-  if (value.is_boolean()) return EventValue(value.get<bool>());
-  if (value.is_string()) return EventValue(value.get<std::string>());
-  if (value.is_number_float()) return EventValue(value.get<double>());
-  return EventValue(
-      HOLDFAST_TRY(json_integer(value, where, std::numeric_limits<int64_t>::min())));
-}
-
 // Adds the field unless it is one of those that every event has.
-Result<void> add_field(EventRecord& record, const std::string& key, const Json& value,
-                       std::string_view where) {
+Result<void> add_field(EventRecord& record, const std::string& key,
+                       const JsonPlace& at) {
   const bool marked = key.starts_with(kNonFiniteMark);
   if (!marked && is_reserved(key)) return {};
   const std::string name = marked ? key.substr(1) : key;
   if (is_reserved(name) || record.find(name) != nullptr) {
-    return invalid("{}: a second field of one name, or a reserved name", where);
+    return invalid("{}: a second field of one name, or a reserved name", at.text());
   }
-  record.fields.emplace_back(
-      name, HOLDFAST_TRY(marked ? non_finite(value, where) : value_of(value, where)));
+  record.fields.emplace_back(name, HOLDFAST_TRY(marked ? non_finite(at) : value_of(at)));
   return {};
 }
 
@@ -72,31 +64,38 @@ Result<bool> ends_within_line(Env& env, const Path& path) {
 
 }  // namespace
 
+// The fields come after these, by their own names.
+void fields(Is<EventRecord> auto& self, auto&& field) {
+  field(kEventKey, self.name);
+  field(kWallKey, self.wall);
+  field(kMonotonicKey, self.monotonic);
+  field.allow_unknown();
+}
+
 std::string event_to_json(const EventRecord& record) {
-  OrderedJson json;
-  json[kEventKey] = record.name;
-  json[kWallKey] = record.wall.time_since_epoch().count();
-  json[kMonotonicKey] = record.monotonic.time_since_epoch().count();
+  JsonWriter text(kCompactJson);
+  text.open('{');
+  FieldWriter field(text, false);
+  fields(record, field);
   for (const auto& [key, value] : record.fields) {
     HOLDFAST_CHECK(!is_reserved(key), "event \"{}\": field \"{}\"", record.name, key);
-    put_field(json, key, value);
+    const double* number = std::get_if<double>(&value);
+    const bool marked = number != nullptr && !std::isfinite(*number);
+    std::visit(
+        [&](const auto& plain) { field(marked ? kNonFiniteMark + key : key, plain); }, value);
   }
-  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+  text.close();
+  return std::move(text).take();
 }
 
 Result<EventRecord> event_from_json(std::string_view line, std::string_view where) {
-  const Json json = HOLDFAST_TRY(parse_json(line, where));
-  Fields fields = HOLDFAST_TRY(Fields::of(json, std::string(where)));
-  constexpr int64_t kLeast = std::numeric_limits<int64_t>::min();
+  const auto json = HOLDFAST_TRY(JsonDocument::parse(line, where));
+  const JsonPlace root = json.root();
   EventRecord record;
-  record.name = HOLDFAST_TRY(fields.text(std::string(kEventKey)));
-  record.wall =
-      WallTime(Duration(HOLDFAST_TRY(fields.integer(std::string(kWallKey), kLeast))));
-  record.monotonic = Instant(
-      Duration(HOLDFAST_TRY(fields.integer(std::string(kMonotonicKey), kLeast))));
-  for (const auto& [key, value] : json.items()) {
-    HOLDFAST_TRY(add_field(record, key, value, fmt::format("{}.{}", where, key)));
-  }
+  HOLDFAST_TRY(read_json(root, record));
+  HOLDFAST_TRY(root.for_each([&](const std::string& key, const JsonPlace& at) {
+    return add_field(record, key, at);
+  }));
   return record;
 }
 

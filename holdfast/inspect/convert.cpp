@@ -94,29 +94,29 @@ Result<void> lock_to_read(Env& env, const Found& from, FileLocks& locks) {
 }
 
 Result<void> write_found(Env& env, const ConvertOptions& options, const Found& from,
-                         Converted& done) {
+                         const Format& format, Written& done) {
   FileLocks locks;
   HOLDFAST_TRY(lock_to_read(env, from, locks));
   Contents contents = HOLDFAST_TRY(open_found(env, from));
-  HOLDFAST_TRY(check_kept(contents, *done.format).within(done.to.native()));
-  done.left_out = what_is_left_out(env, from, contents, *done.format);
+  HOLDFAST_TRY(check_kept(contents, format).within(done.to.native()));
+  done.notes = what_is_left_out(env, from, contents, format);
   done.tensors = std::ssize(contents.collection.tensors());
   done.bytes = contents.collection.bytes();
   meter_sources(contents, options.reading, done.bytes);
   return write_file(env, done.to, contents,
-                    {.format = done.format, .attempt = choose_attempt(env, done.to)});
+                    {.format = &format, .attempt = choose_attempt(env, done.to)});
 }
 
 }  // namespace
 
-Result<Converted> convert(Env& env, const Path& from, const Path& to,
-                          const ConvertOptions& options) {
+Result<Written> convert(Env& env, const Path& from, const Path& to,
+                        const ConvertOptions& options) {
   HOLDFAST_TRY(check_place(to));
-  Converted done{.to = to};
-  done.format = HOLDFAST_TRY(options.format.empty() ? format_for(to)
-                                                    : find_format(options.format));
+  const Format* format = HOLDFAST_TRY(options.format.empty() ? format_for(to)
+                                                             : find_format(options.format));
+  Written done{.to = to, .format = std::string(format->name)};
   done.from = HOLDFAST_TRY(use_any(env, from, [&](const Found& found) {
-    return write_found(env, options, found, done);
+    return write_found(env, options, found, *format, done);
   }));
   return done;
 }

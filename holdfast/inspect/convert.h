@@ -18,17 +18,18 @@ struct ConvertOptions {
   Reading reading{};
 };
 
-struct Converted {
+// What convert() and export_state() have written.
+struct Written {
   // The source, with the newer steps of the run that were skipped because they are
   // damaged.
   Found from{};
   Path to{};
-  const Format* format = nullptr;
+  std::string format{};
   int64_t tensors = 0;
-  // The size of all tensors.
-  int64_t bytes = 0;
-  // What the source has and the target cannot keep, in words.
-  std::vector<std::string> left_out{};
+  int64_t bytes = 0;  // of all tensors
+  // In words: what the source has and the target cannot keep, and what export_state() has
+  // chosen.
+  std::vector<std::string> notes{};
 };
 
 // Afterwards the whole target is there, or nothing of it. A killed process leaves
@@ -44,7 +45,7 @@ struct Converted {
 //                 objects, aliases); nothing is written
 //   kCorrupt      the source is a named step or a file with digests, and its bytes are
 //                 not those that were saved
-Result<Converted> convert(Env& env, const Path& from, const Path& to,
-                          const ConvertOptions& options = {});
+Result<Written> convert(Env& env, const Path& from, const Path& to,
+                        const ConvertOptions& options = {});
 
 }  // namespace holdfast

@@ -90,7 +90,7 @@ TEST(ConvertOneTensorTest, AnArrayAloneLosesItsNameAndNothingElse) {
   write("one.pt", {{.name = "w", .shape = {2, 3}}});
   const auto done = convert(env, "one.pt", "one.npy");
   ASSERT_OK(done);
-  EXPECT_EQ(done->left_out, std::vector<std::string>{"name w"});
+  EXPECT_EQ(done->notes, std::vector<std::string>{"name w"});
   const Contents array = open_file(env, "one.npy").value();
   EXPECT_TRUE(tests::canonical_bytes(array, 0) ==
               tests::canonical_bytes(open_file(env, "one.pt").value(), 0));

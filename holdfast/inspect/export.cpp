@@ -3,7 +3,8 @@
 #include <array>
 
 #include "holdfast/base/checked.h"
-#include "holdfast/base/json.h"
+#include "holdfast/base/json_place.h"
+#include "holdfast/base/json_writer.h"
 #include "holdfast/base/number_text.h"
 #include "holdfast/formats/format.h"
 #include "holdfast/inspect/attempt_path.h"
@@ -89,16 +90,16 @@ Result<void> check_options(const Target& target, const ExportOptions& options) {
 // The text of config.json with the dtype that the weights have.
 Result<std::string> with_dtype(const std::string& text, std::optional<Dtype> dtype,
                                const std::string& where) {
-  HOLDFAST_TRY(parse_json(text, where));
+  const auto config = HOLDFAST_TRY(JsonDocument::parse(text, where));
   if (!dtype) return text;
-  auto json = OrderedJson::parse(text);
-  if (!json.is_object()) return invalid("{}: expected an object", where);
+  if (!config.root().is_object()) return invalid("{}: expected an object", where);
   const char* name = "float32";
   if (*dtype == Dtype::kF16) name = "float16";
   if (*dtype == Dtype::kBf16) name = "bfloat16";
   if (*dtype == Dtype::kF64) name = "float64";
-  json[json.contains("dtype") ? "dtype" : "torch_dtype"] = name;
-  return json.dump(2) + "\n";
+  JsonWriter out({.indent = 2});
+  copy_json(out, text, {config.root().find("dtype") ? "dtype" : "torch_dtype", name});
+  return std::move(out).take() + "\n";
 }
 
 Result<void> read_files(Env& env, const ExportOptions& options, Target& target) {
@@ -170,10 +171,9 @@ void rename_aliases(const RuleSet& rules, const Shape& shape, Pick& pick) {
 // each expert by itself. A configuration of another model changes nothing.
 Result<void> rename_for_files(Choice& choice, const Collection& tensors,
                               const std::string& config) {
-  const Json json = HOLDFAST_TRY(parse_json(config, "config.json"));
-  const auto type = json.is_object() ? json.find("model_type") : json.end();
-  const bool named = json.is_object() && type != json.end() && type->is_string();
-  const std::string set = named ? rules_of_type(type->get<std::string>()) : "";
+  const auto json = HOLDFAST_TRY(JsonDocument::parse(config, "config.json"));
+  const auto type = json.root().member_as<std::string>("model_type");
+  const std::string set = type ? rules_of_type(*type) : "";
   if (set.empty()) return {};
   const RuleSet rules = HOLDFAST_TRY(find_rule_set(set));
   std::vector<Pick> picks;
@@ -222,7 +222,7 @@ Result<void> write_target(Env& env, const Target& target, const Contents& conten
 }
 
 Result<void> export_found(Env& env, const Found& from, const Target& target,
-                          const ExportOptions& options, Exported& done) {
+                          const ExportOptions& options, Written& done) {
   Contents opened = HOLDFAST_TRY(open_found(env, from));
   const auto training = HOLDFAST_TRY(read_training_objects(env, from, opened.objects));
   const std::string where = from.path.native();
@@ -289,13 +289,13 @@ Result<int64_t> parse_byte_count(std::string_view text) {
   return invalid("{}; expected a size such as 5GB or 500MB", text);
 }
 
-Result<Exported> export_state(Env& env, const Path& from, const Path& to,
-                              const ExportOptions& options) {
+Result<Written> export_state(Env& env, const Path& from, const Path& to,
+                             const ExportOptions& options) {
   HOLDFAST_TRY(check_place(to));
   Target target{.path = to, .format = HOLDFAST_TRY(choose_format(to, options))};
   HOLDFAST_TRY(check_options(target, options));
   HOLDFAST_TRY(read_files(env, options, target));
-  Exported done{.to = to, .format = target.format};
+  Written done{.to = to, .format = target.format};
   done.from = HOLDFAST_TRY(use_any(env, from, [&](const Found& found) {
     return export_found(env, found, target, options, done);
   }));

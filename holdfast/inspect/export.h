@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "holdfast/formats/sharded_safetensors.h"
+#include "holdfast/inspect/convert.h"
 #include "holdfast/inspect/metered_sources.h"
 #include "holdfast/inspect/open_any.h"
 
@@ -56,18 +57,6 @@ struct ExportOptions {
   Reading reading{};
 };
 
-struct Exported {
-  // The source, with the newer steps of the run that were skipped because they are
-  // damaged.
-  Found from{};
-  Path to{};
-  std::string format{};
-  int64_t tensors = 0;
-  int64_t bytes = 0;  // of all exported tensors
-  // What a reader should know, in words: what was left out or chosen.
-  std::vector<std::string> notes{};
-};
-
 // Afterwards the whole target is there, or nothing of it. If `from` is a run, its newest
 // undamaged step is exported. Failures:
 //   kConflict     the target exists
@@ -75,7 +64,7 @@ struct Exported {
 //   kNotFound     the source has no such weights
 //   kUnsupported  the format cannot store something that the values depend on
 //   kCorrupt      the source's bytes are not those that were saved
-Result<Exported> export_state(Env& env, const Path& from, const Path& to,
-                              const ExportOptions& options);
+Result<Written> export_state(Env& env, const Path& from, const Path& to,
+                             const ExportOptions& options);
 
 }  // namespace holdfast

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <array>
 
-#include "holdfast/base/json.h"
+#include "holdfast/base/json_place.h"
 #include "holdfast/inspect/export_names.h"
 
 namespace holdfast {
@@ -75,10 +75,11 @@ std::string active_adapter(const std::optional<TrainingObjects>& training) {
 
 // Whether the adapter's configuration says that biases belong to it, too.
 Result<std::string> bias_of(std::string_view config) {
-  const Json json = HOLDFAST_TRY(parse_json(config, "adapter_config.json"));
-  if (!json.is_object()) return invalid("adapter_config.json: expected an object");
-  const auto bias = json.find("bias");
-  return bias != json.end() && bias->is_string() ? bias->get<std::string>() : "none";
+  const auto json = HOLDFAST_TRY(JsonDocument::parse(config, "adapter_config.json"));
+  if (!json.root().is_object()) {
+    return invalid("adapter_config.json: expected an object");
+  }
+  return json.root().member_as<std::string>("bias").value_or("none");
 }
 
 }  // namespace

@@ -120,7 +120,7 @@ TEST_F(Fallback, AllRanksRaiseWhereOneCannotTell) {
 
 TEST_F(Fallback, ConvertTakesTheStepBeforeADamagedOneAndSaysSo) {
   flip_in_newest_shard();
-  const Result<Converted> done = convert(env, kRun, "/out.safetensors");
+  const Result<Written> done = convert(env, kRun, "/out.safetensors");
   ASSERT_OK(done);
   EXPECT_EQ(done->from.path.filename(), "step-00000001");
   ASSERT_EQ(done->from.skipped.size(), 1u);
@@ -172,7 +172,7 @@ TEST_F(Fallback, ConvertGoesOnWhenStepsVanish) {
       ASSERT_OK(disk.rename("/later", kRun / "step-00000003"));
       ASSERT_OK(disk.rename(kRun / "step-00000002", "/earlier"));
     });
-    const Result<Converted> done = convert(racing, kRun, "/out.safetensors");
+    const Result<Written> done = convert(racing, kRun, "/out.safetensors");
     ASSERT_TRUE(done.ok()) << k << ": " << done.error().message();
     ASSERT_OK(disk.remove_file("/out.safetensors"));
     ASSERT_OK(disk.rename("/earlier", kRun / "step-00000002"));

@@ -59,75 +59,75 @@ void set_flags(TableValues& values, std::string_view flags) {
 }
 
 // Reads the sizes that all families have. Biases and heads are read by each family.
-Result<TableModel> read_table(Fields& fields, std::span<const TensorRow> rows,
+Result<TableModel> read_table(const JsonPlace& config, std::span<const TensorRow> rows,
                               const std::string& inner) {
   TableModel model{.rows = rows};
-  model.values.layers = HOLDFAST_TRY(size_of(fields, "num_hidden_layers", kMaxLayers));
-  model.values.sizes["H"] = HOLDFAST_TRY(size_of(fields, "hidden_size"));
-  model.values.sizes["F"] = HOLDFAST_TRY(size_of(fields, inner));
-  const int64_t heads = HOLDFAST_TRY(size_of(fields, "num_attention_heads", kMaxHeads));
+  model.values.layers = HOLDFAST_TRY(size_of(config, "num_hidden_layers", kMaxLayers));
+  model.values.sizes["H"] = HOLDFAST_TRY(size_of(config, "hidden_size"));
+  model.values.sizes["F"] = HOLDFAST_TRY(size_of(config, inner));
+  const int64_t heads = HOLDFAST_TRY(size_of(config, "num_attention_heads", kMaxHeads));
   model.heads = {heads, heads};
   return model;
 }
 
-Result<void> read_words(Fields& fields, TableModel& model, bool tied,
+Result<void> read_words(const JsonPlace& config, TableModel& model, bool tied,
                         const std::string& embedding, const std::string& head) {
-  model.values.sizes["V"] = HOLDFAST_TRY(size_of(fields, "vocab_size"));
-  if (!HOLDFAST_TRY(flag_or(fields, "tie_word_embeddings", tied))) return {};
+  model.values.sizes["V"] = HOLDFAST_TRY(size_of(config, "vocab_size"));
+  if (!HOLDFAST_TRY(flag_or(config, "tie_word_embeddings", tied))) return {};
   model.values.flags.insert("tied");
   model.values.ties[embedding] = head;
   return {};
 }
 
 // The class that the configuration is for must be one of those that the table describes.
-Result<std::string> read_class(Fields& fields,
+Result<std::string> read_class(const JsonPlace& config,
                                std::initializer_list<std::string_view> known) {
-  if (!is_given(fields, "architectures")) return std::string(*known.begin());
-  const Json* list = HOLDFAST_TRY(fields.array("architectures"));
-  const bool named = !list->empty() && list->front().is_string();
-  const std::string name = named ? list->front().get<std::string>() : "";
+  if (!is_given(config, "architectures")) return std::string(*known.begin());
+  const JsonPlace list = HOLDFAST_TRY(config.at("architectures"));
+  const bool named = HOLDFAST_TRY(list.length()) > 0;
+  const std::string name = named ? list.item(0).as<std::string>().value_or("") : "";
   for (const std::string_view ending : known) {
     if (name.ends_with(ending)) return std::string(ending);
   }
   return unsupported(
       "{}.architectures: \"{}\"; expected a class that ends in {} (plan --module takes "
       "any model)",
-      fields.where(), name.substr(0, 80), fmt::join(known, ", "));
+      config.text(), name.substr(0, 80), fmt::join(known, ", "));
 }
 
 // Every query head has its own part of the latent keys and values, so that there are as
 // many KV heads as query heads.
-Result<void> read_latent_attention(Fields& fields, TableModel& model) {
+Result<void> read_latent_attention(const JsonPlace& config, TableModel& model) {
   auto& sizes = model.values.sizes;
   const int64_t heads = model.heads.heads;
-  const int64_t plain = HOLDFAST_TRY(size_or(fields, "qk_nope_head_dim", 128));
-  const int64_t rotary = HOLDFAST_TRY(size_or(fields, "qk_rope_head_dim", 64));
-  const int64_t value = HOLDFAST_TRY(size_or(fields, "v_head_dim", 128));
-  sizes["RKV"] = HOLDFAST_TRY(size_or(fields, "kv_lora_rank", 512));
+  const int64_t plain = HOLDFAST_TRY(size_or(config, "qk_nope_head_dim", 128));
+  const int64_t rotary = HOLDFAST_TRY(size_or(config, "qk_rope_head_dim", 64));
+  const int64_t value = HOLDFAST_TRY(size_or(config, "v_head_dim", 128));
+  sizes["RKV"] = HOLDFAST_TRY(size_or(config, "kv_lora_rank", 512));
   sizes["Q"] = heads * (plain + rotary);
   sizes["KVA"] = sizes["RKV"] + rotary;
   sizes["KVB"] = heads * (plain + value);
   sizes["O"] = heads * value;
   // null means that queries are not compressed. Without the key they are.
-  const bool compressed = !fields.has("q_lora_rank") || is_given(fields, "q_lora_rank");
-  if (compressed) sizes["RQ"] = HOLDFAST_TRY(size_or(fields, "q_lora_rank", 1536));
+  const bool compressed = !config.find("q_lora_rank") || is_given(config, "q_lora_rank");
+  if (compressed) sizes["RQ"] = HOLDFAST_TRY(size_or(config, "q_lora_rank", 1536));
   model.values.flags.insert(compressed ? "q_lora" : "q");
   return {};
 }
 
-Result<void> read_heads(Fields& fields, const Decoder& family, TableModel& model) {
+Result<void> read_heads(const JsonPlace& config, const Decoder& family, TableModel& model) {
   auto& sizes = model.values.sizes;
   const int64_t heads = model.heads.heads;
   const bool null =
-      fields.has("num_key_value_heads") && !is_given(fields, "num_key_value_heads");
+      config.find("num_key_value_heads") && !is_given(config, "num_key_value_heads");
   const int64_t otherwise = null || family.kv_heads == 0 ? heads : family.kv_heads;
   model.heads.kv_heads =
-      HOLDFAST_TRY(size_or(fields, "num_key_value_heads", otherwise, kMaxHeads));
-  HOLDFAST_TRY(check_multiple(fields, "num_attention_heads", heads,
+      HOLDFAST_TRY(size_or(config, "num_key_value_heads", otherwise, kMaxHeads));
+  HOLDFAST_TRY(check_multiple(config, "num_attention_heads", heads,
                               "num_key_value_heads", model.heads.kv_heads));
-  int64_t head = HOLDFAST_TRY(size_or(fields, "head_dim", family.head));
+  int64_t head = HOLDFAST_TRY(size_or(config, "head_dim", family.head));
   if (head == 0) {
-    HOLDFAST_TRY(check_multiple(fields, "hidden_size", sizes["H"],
+    HOLDFAST_TRY(check_multiple(config, "hidden_size", sizes["H"],
                                 "num_attention_heads", heads));
     head = sizes["H"] / heads;
   }
@@ -139,30 +139,33 @@ Result<void> read_heads(Fields& fields, const Decoder& family, TableModel& model
 }
 
 // All layers of a Mixtral have experts.
-Result<void> read_mixtral_experts(Fields& fields, TableModel& model) {
+Result<void> read_mixtral_experts(const JsonPlace& config, TableModel& model) {
   auto& values = model.values;
-  values.sizes["E"] = HOLDFAST_TRY(size_of(fields, "num_local_experts", kMaxHeads));
+  values.sizes["E"] = HOLDFAST_TRY(size_of(config, "num_local_experts", kMaxHeads));
   values.sizes["M"] = values.sizes["F"];
   values.sparse = [](int64_t) { return true; };
   return {};
 }
 
 // Tells which layers of a Qwen model have experts.
-Result<void> read_qwen_experts(Fields& fields, TableModel& model) {
+Result<void> read_qwen_experts(const JsonPlace& config, TableModel& model) {
   auto& values = model.values;
-  values.sizes["E"] = HOLDFAST_TRY(size_of(fields, "num_experts", kMaxHeads));
-  values.sizes["M"] = HOLDFAST_TRY(size_of(fields, "moe_intermediate_size"));
+  values.sizes["E"] = HOLDFAST_TRY(size_of(config, "num_experts", kMaxHeads));
+  values.sizes["M"] = HOLDFAST_TRY(size_of(config, "moe_intermediate_size"));
   if (values.flags.contains("shared_one")) {
     values.sizes["S"] =
-        HOLDFAST_TRY(size_of(fields, "shared_expert_intermediate_size"));
+        HOLDFAST_TRY(size_of(config, "shared_expert_intermediate_size"));
   }
   const int64_t step =
-      HOLDFAST_TRY(size_or(fields, "decoder_sparse_step", 1, kMaxLayers));
+      HOLDFAST_TRY(size_or(config, "decoder_sparse_step", 1, kMaxLayers));
   std::set<int64_t> dense;
-  if (is_given(fields, "mlp_only_layers")) {
-    for (const Json& layer : *HOLDFAST_TRY(fields.array("mlp_only_layers"))) {
-      dense.insert(
-          HOLDFAST_TRY(json_integer(layer, fields.where() + ".mlp_only_layers")));
+  if (is_given(config, "mlp_only_layers")) {
+    const JsonPlace list = HOLDFAST_TRY(config.at("mlp_only_layers"));
+    const size_t count = HOLDFAST_TRY(list.length());
+    for (size_t i = 0; i < count; ++i) {
+      int64_t layer = 0;
+      HOLDFAST_TRY(list.item(i).read(layer));
+      dense.insert(layer);
     }
   }
   values.sparse = [step, dense](int64_t layer) {
@@ -171,171 +174,174 @@ Result<void> read_qwen_experts(Fields& fields, TableModel& model) {
   return {};
 }
 
-Result<void> read_deepseek_experts(Fields& fields, TableModel& model, bool v3) {
+Result<void> read_deepseek_experts(const JsonPlace& config, TableModel& model, bool v3) {
   auto& sizes = model.values.sizes;
-  sizes["E"] = HOLDFAST_TRY(size_of(fields, "n_routed_experts", kMaxHeads));
-  sizes["M"] = HOLDFAST_TRY(size_of(fields, "moe_intermediate_size"));
+  sizes["E"] = HOLDFAST_TRY(size_of(config, "n_routed_experts", kMaxHeads));
+  sizes["M"] = HOLDFAST_TRY(size_of(config, "moe_intermediate_size"));
   sizes["S"] = sizes["M"] *
-               HOLDFAST_TRY(size_or(fields, "n_shared_experts", v3 ? 1 : 2, kMaxHeads));
-  const int64_t dense = is_given(fields, "first_k_dense_replace")
-                            ? HOLDFAST_TRY(fields.integer("first_k_dense_replace"))
-                            : (v3 ? 3 : 0);
+               HOLDFAST_TRY(size_or(config, "n_shared_experts", v3 ? 1 : 2, kMaxHeads));
+  const int64_t dense = HOLDFAST_TRY(
+      size_or(config, "first_k_dense_replace", v3 ? 3 : 0, kMostInteger, 0));
   model.values.sparse = [dense](int64_t layer) { return layer >= dense; };
   return {};
 }
 
-Result<TableModel> read_decoder(Fields& fields, const Decoder& family) {
-  HOLDFAST_TRY(read_class(fields, {"ForCausalLM"}));
+Result<TableModel> read_decoder(const JsonPlace& config, const Decoder& family) {
+  HOLDFAST_TRY(read_class(config, {"ForCausalLM"}));
   TableModel model =
-      HOLDFAST_TRY(read_table(fields, decoder_rows(), "intermediate_size"));
+      HOLDFAST_TRY(read_table(config, decoder_rows(), "intermediate_size"));
   model.values.prefix = "model.";
-  HOLDFAST_TRY(read_words(fields, model, family.tied, "model.embed_tokens.weight",
+  HOLDFAST_TRY(read_words(config, model, family.tied, "model.embed_tokens.weight",
                           "lm_head.weight"));
   set_flags(model.values, family.flags);
   const bool latent = model.values.flags.contains("latent");
-  HOLDFAST_TRY(latent ? read_latent_attention(fields, model)
-                      : read_heads(fields, family, model));
+  HOLDFAST_TRY(latent ? read_latent_attention(config, model)
+                      : read_heads(config, family, model));
   if (!family.bias.empty() &&
-      HOLDFAST_TRY(flag_or(fields, std::string(family.bias), !family.bias_of_output))) {
+      HOLDFAST_TRY(flag_or(config, std::string(family.bias), !family.bias_of_output))) {
     model.values.flags.insert(latent ? "latent_bias" : "qkv_bias");
     if (family.bias_of_output) model.values.flags.insert("o_bias");
   }
   const bool mlp_bias = family.type == "llama" || family.type == "deepseek_v2";
-  if (mlp_bias && HOLDFAST_TRY(flag_or(fields, "mlp_bias", false))) {
+  if (mlp_bias && HOLDFAST_TRY(flag_or(config, "mlp_bias", false))) {
     model.values.flags.insert("mlp_bias");
   }
   if (family.type == "mixtral") {
-    HOLDFAST_TRY(read_mixtral_experts(fields, model));
+    HOLDFAST_TRY(read_mixtral_experts(config, model));
   } else if (latent) {
-    HOLDFAST_TRY(read_deepseek_experts(fields, model, family.type == "deepseek_v3"));
+    HOLDFAST_TRY(read_deepseek_experts(config, model, family.type == "deepseek_v3"));
   } else if (family.type.ends_with("_moe")) {
-    HOLDFAST_TRY(read_qwen_experts(fields, model));
+    HOLDFAST_TRY(read_qwen_experts(config, model));
   }
   return model;
 }
 
-Result<TableModel> read_neox(Fields& fields) {
-  HOLDFAST_TRY(read_class(fields, {"ForCausalLM"}));
-  TableModel model = HOLDFAST_TRY(read_table(fields, neox_rows(), "intermediate_size"));
+Result<TableModel> read_neox(const JsonPlace& config) {
+  HOLDFAST_TRY(read_class(config, {"ForCausalLM"}));
+  TableModel model = HOLDFAST_TRY(read_table(config, neox_rows(), "intermediate_size"));
   model.values.prefix = "gpt_neox.";
   HOLDFAST_TRY(
-      read_words(fields, model, false, "gpt_neox.embed_in.weight", "lm_head.weight"));
+      read_words(config, model, false, "gpt_neox.embed_in.weight", "lm_head.weight"));
   model.values.sizes["QKV"] = 3 * model.values.sizes["H"];
-  if (HOLDFAST_TRY(flag_or(fields, "attention_bias", true))) {
+  if (HOLDFAST_TRY(flag_or(config, "attention_bias", true))) {
     model.values.flags.insert("qkv_bias");
   }
   return model;
 }
 
-Result<TableModel> read_gpt2(Fields& fields) {
+Result<TableModel> read_gpt2(const JsonPlace& config) {
   const std::string kind =
-      HOLDFAST_TRY(read_class(fields, {"LMHeadModel", "GPT2Model"}));
+      HOLDFAST_TRY(read_class(config, {"LMHeadModel", "GPT2Model"}));
   TableModel model{.rows = gpt2_rows()};
   auto& [layers, prefix, sizes, flags, sparse, ties] = model.values;
-  layers = HOLDFAST_TRY(size_of(fields, "n_layer", kMaxLayers));
-  sizes["H"] = HOLDFAST_TRY(size_of(fields, "n_embd"));
-  sizes["F"] = HOLDFAST_TRY(size_or(fields, "n_inner", 4 * sizes["H"]));
-  sizes["P"] = HOLDFAST_TRY(size_of(fields, "n_positions"));
-  const int64_t heads = HOLDFAST_TRY(size_of(fields, "n_head", kMaxHeads));
+  layers = HOLDFAST_TRY(size_of(config, "n_layer", kMaxLayers));
+  sizes["H"] = HOLDFAST_TRY(size_of(config, "n_embd"));
+  sizes["F"] = HOLDFAST_TRY(size_or(config, "n_inner", 4 * sizes["H"]));
+  sizes["P"] = HOLDFAST_TRY(size_of(config, "n_positions"));
+  const int64_t heads = HOLDFAST_TRY(size_of(config, "n_head", kMaxHeads));
   model.heads = {heads, heads};
-  HOLDFAST_TRY(check_multiple(fields, "n_embd", sizes["H"], "n_head", heads));
-  if (HOLDFAST_TRY(flag_or(fields, "add_cross_attention", false))) {
-    return unsupported("{}.add_cross_attention: true; expected false", fields.where());
+  HOLDFAST_TRY(check_multiple(config, "n_embd", sizes["H"], "n_head", heads));
+  if (HOLDFAST_TRY(flag_or(config, "add_cross_attention", false))) {
+    return unsupported("{}.add_cross_attention: true; expected false", config.text());
   }
   HOLDFAST_TRY(
-      read_words(fields, model, true, "transformer.wte.weight", "lm_head.weight"));
+      read_words(config, model, true, "transformer.wte.weight", "lm_head.weight"));
   if (kind != "GPT2Model") prefix = "transformer.";
   if (kind == "GPT2Model") flags.insert("tied");  // it has no head
   return model;
 }
 
-Result<TableModel> read_opt(Fields& fields) {
-  HOLDFAST_TRY(read_class(fields, {"ForCausalLM"}));
-  TableModel model = HOLDFAST_TRY(read_table(fields, opt_rows(), "ffn_dim"));
+Result<TableModel> read_opt(const JsonPlace& config) {
+  HOLDFAST_TRY(read_class(config, {"ForCausalLM"}));
+  TableModel model = HOLDFAST_TRY(read_table(config, opt_rows(), "ffn_dim"));
   model.values.prefix = "model.decoder.";
-  HOLDFAST_TRY(read_words(fields, model, true, "model.decoder.embed_tokens.weight",
+  HOLDFAST_TRY(read_words(config, model, true, "model.decoder.embed_tokens.weight",
                           "lm_head.weight"));
   auto [sizes, flags] = std::tie(model.values.sizes, model.values.flags);
-  sizes["W"] = HOLDFAST_TRY(size_or(fields, "word_embed_proj_dim", sizes["H"]));
+  sizes["W"] = HOLDFAST_TRY(size_or(config, "word_embed_proj_dim", sizes["H"]));
   if (sizes["W"] != sizes["H"]) flags.insert("project");
-  sizes["P"] = HOLDFAST_TRY(size_or(fields, "max_position_embeddings", 2048)) + 2;
-  if (HOLDFAST_TRY(flag_or(fields, "enable_bias", true))) flags.insert("bias");
-  if (HOLDFAST_TRY(flag_or(fields, "layer_norm_elementwise_affine", true))) {
+  sizes["P"] = HOLDFAST_TRY(size_or(config, "max_position_embeddings", 2048)) + 2;
+  if (HOLDFAST_TRY(flag_or(config, "enable_bias", true))) flags.insert("bias");
+  if (HOLDFAST_TRY(flag_or(config, "layer_norm_elementwise_affine", true))) {
     flags.insert("affine");
   }
-  if (HOLDFAST_TRY(flag_or(fields, "do_layer_norm_before", true)) &&
-      !HOLDFAST_TRY(flag_or(fields, "_remove_final_layer_norm", false))) {
+  if (HOLDFAST_TRY(flag_or(config, "do_layer_norm_before", true)) &&
+      !HOLDFAST_TRY(flag_or(config, "_remove_final_layer_norm", false))) {
     flags.insert("final_norm");
   }
   return model;
 }
 
 // The number of labels: num_labels, or the size of id2label, or 2.
-Result<int64_t> read_labels(Fields& fields) {
-  if (is_given(fields, "id2label")) {
-    const Json* names = HOLDFAST_TRY(fields.any("id2label"));
-    if (names->is_object()) return static_cast<int64_t>(names->size());
+Result<int64_t> read_labels(const JsonPlace& config) {
+  if (const auto names = config.find("id2label"); names && names->is_object()) {
+    int64_t count = 0;
+    HOLDFAST_TRY(names->for_each([&](const std::string&, const JsonPlace&) {
+      ++count;
+      return Result<void>();
+    }));
+    return count;
   }
-  return size_or(fields, "num_labels", 2);
+  return size_or(config, "num_labels", 2);
 }
 
-Result<TableModel> read_bert(Fields& fields) {
+Result<TableModel> read_bert(const JsonPlace& config) {
   const std::string kind =
-      HOLDFAST_TRY(read_class(fields, {"ForMaskedLM", "ForPreTraining",
+      HOLDFAST_TRY(read_class(config, {"ForMaskedLM", "ForPreTraining",
                                        "ForSequenceClassification", "BertModel"}));
-  TableModel model = HOLDFAST_TRY(read_table(fields, bert_rows(), "intermediate_size"));
+  TableModel model = HOLDFAST_TRY(read_table(config, bert_rows(), "intermediate_size"));
   auto [sizes, flags] = std::tie(model.values.sizes, model.values.flags);
   const bool words = kind == "ForMaskedLM" || kind == "ForPreTraining";
   if (kind != "BertModel") model.values.prefix = "bert.";
-  HOLDFAST_TRY(read_words(fields, model, true, "bert.embeddings.word_embeddings.weight",
+  HOLDFAST_TRY(read_words(config, model, true, "bert.embeddings.word_embeddings.weight",
                           "cls.predictions.decoder.weight"));
   if (!words) model.values.ties.clear();
   if (words && flags.contains("tied")) {
     model.values.ties["cls.predictions.bias"] = "cls.predictions.decoder.bias";
   }
-  sizes["P"] = HOLDFAST_TRY(size_or(fields, "max_position_embeddings", 512));
-  sizes["T"] = HOLDFAST_TRY(size_or(fields, "type_vocab_size", 2));
+  sizes["P"] = HOLDFAST_TRY(size_or(config, "max_position_embeddings", 512));
+  sizes["T"] = HOLDFAST_TRY(size_or(config, "type_vocab_size", 2));
   if (words) flags.insert("words");
   if (kind != "ForMaskedLM") flags.insert("pooler");
   if (kind == "ForPreTraining") flags.insert("sentences");
   if (kind == "ForSequenceClassification") {
     flags.insert("labels");
-    sizes["L"] = HOLDFAST_TRY(read_labels(fields));
+    sizes["L"] = HOLDFAST_TRY(read_labels(config));
   }
   return model;
 }
 
-Result<TableModel> read_vit(Fields& fields) {
+Result<TableModel> read_vit(const JsonPlace& config) {
   const std::string kind =
-      HOLDFAST_TRY(read_class(fields, {"ForImageClassification", "ViTModel"}));
-  TableModel model = HOLDFAST_TRY(read_table(fields, vit_rows(), "intermediate_size"));
+      HOLDFAST_TRY(read_class(config, {"ForImageClassification", "ViTModel"}));
+  TableModel model = HOLDFAST_TRY(read_table(config, vit_rows(), "intermediate_size"));
   auto [sizes, flags] = std::tie(model.values.sizes, model.values.flags);
-  const int64_t image = HOLDFAST_TRY(size_or(fields, "image_size", 224));
-  const int64_t patch = HOLDFAST_TRY(size_or(fields, "patch_size", 16));
+  const int64_t image = HOLDFAST_TRY(size_or(config, "image_size", 224));
+  const int64_t patch = HOLDFAST_TRY(size_or(config, "patch_size", 16));
   sizes["A"] = sizes["B"] = patch;
   sizes["P"] = (image / patch) * (image / patch) + 1;
-  sizes["N"] = HOLDFAST_TRY(size_or(fields, "num_channels", 3));
-  if (HOLDFAST_TRY(flag_or(fields, "qkv_bias", true))) flags.insert("qkv_bias");
+  sizes["N"] = HOLDFAST_TRY(size_or(config, "num_channels", 3));
+  if (HOLDFAST_TRY(flag_or(config, "qkv_bias", true))) flags.insert("qkv_bias");
   if (kind == "ViTModel") {
     flags.insert("pooler");
-    sizes["O"] = HOLDFAST_TRY(size_or(fields, "pooler_output_size", sizes["H"]));
+    sizes["O"] = HOLDFAST_TRY(size_or(config, "pooler_output_size", sizes["H"]));
   } else {
     model.values.prefix = "vit.";
     flags.insert("labels");
-    sizes["L"] = HOLDFAST_TRY(read_labels(fields));
+    sizes["L"] = HOLDFAST_TRY(read_labels(config));
   }
   return model;
 }
 
-Result<TableModel> read_by_type(Fields& fields, std::string_view type) {
-  if (type == "gpt2") return read_gpt2(fields);
-  if (type == "gpt_neox") return read_neox(fields);
-  if (type == "opt") return read_opt(fields);
-  if (type == "bert") return read_bert(fields);
-  if (type == "vit") return read_vit(fields);
+Result<TableModel> read_by_type(const JsonPlace& config, std::string_view type) {
+  if (type == "gpt2") return read_gpt2(config);
+  if (type == "gpt_neox") return read_neox(config);
+  if (type == "opt") return read_opt(config);
+  if (type == "bert") return read_bert(config);
+  if (type == "vit") return read_vit(config);
   const auto family = std::ranges::find(kDecoders, type, &Decoder::type);
   HOLDFAST_CHECK(family != kDecoders.end(), "no table for {}", type);
-  return read_decoder(fields, *family);
+  return read_decoder(config, *family);
 }
 
 }  // namespace
@@ -359,18 +365,18 @@ std::string rules_of_type(std::string_view type) {
   return type.ends_with("_moe") ? "hf-qwen-moe" : "hf-llama";
 }
 
-Result<Model> model_from_config(const Json& config, std::string_view where) {
-  Fields fields = HOLDFAST_TRY(Fields::of(config, std::string(where)));
-  const std::string type = HOLDFAST_TRY(fields.text("model_type"));
+Result<Model> model_from_config(const JsonPlace& config) {
+  std::string type;
+  HOLDFAST_TRY(HOLDFAST_TRY(config.at("model_type")).read(type));
   if (std::ranges::count(config_types(), type) == 0) {
     return unsupported(
         "{}.model_type: \"{}\"; expected one of {} (plan --module takes any model)",
-        where, type.substr(0, 40), fmt::join(config_types(), ", "));
+        config.text(), type.substr(0, 40), fmt::join(config_types(), ", "));
   }
-  const TableModel table = HOLDFAST_TRY(read_by_type(fields, type));
+  const TableModel table = HOLDFAST_TRY(read_by_type(config, type));
   std::vector<NamedTensor> tensors =
-      HOLDFAST_TRY(expand_table(table.rows, table.values).within(fields.where()));
-  return model_of_tensors(type, std::move(tensors), table.heads).within(fields.where());
+      HOLDFAST_TRY(expand_table(table.rows, table.values).within(config.text()));
+  return model_of_tensors(type, std::move(tensors), table.heads).within(config.text());
 }
 
 }  // namespace holdfast

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "holdfast/base/json_value.h"
+#include "holdfast/base/json_place.h"
 #include "holdfast/models/model.h"
 
 namespace holdfast {
@@ -20,10 +20,9 @@ std::vector<std::string> config_types();
 // The name of the rule set (rules.h) for models of the type; "" if there is none.
 std::string rules_of_type(std::string_view type);
 
-// The model's name is its model_type. `where` names the file in messages. Fails with
-// kUnsupported on another model_type, and with kInvalid on sizes that are missing, not
-// positive or absurd (beyond 2^50 parameters), and on a number of heads that does not
-// divide its size.
-Result<Model> model_from_config(const Json& config, std::string_view where);
+// The model's name is its model_type. Fails with kUnsupported on another model_type, and
+// with kInvalid on sizes that are missing, not positive or absurd (beyond 2^50
+// parameters), and on a number of heads that does not divide its size.
+Result<Model> model_from_config(const JsonPlace& config);
 
 }  // namespace holdfast

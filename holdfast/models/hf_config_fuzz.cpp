@@ -12,7 +12,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto config =
       parse_json({reinterpret_cast<const char*>(data), size}, "config.json");
   if (!config.ok()) return 0;
-  const auto model = model_from_config(*config, "config.json");
+  const auto model = model_from_config(JsonPlace(*config, "config.json"));
   if (!model.ok()) return 0;
   HOLDFAST_CHECK(0 < tests::parameter_count(*model) &&
                      tests::parameter_count(*model) < int64_t{1} << 54,

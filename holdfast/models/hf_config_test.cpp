@@ -43,11 +43,11 @@ Json without(const char* text, const char* key) {
 }
 
 Model model_of(const Json& config) {
-  return model_from_config(config, "config.json").value();
+  return model_from_config(JsonPlace(config, "config.json")).value();
 }
 
 std::string refusal(const Json& config) {
-  const auto model = model_from_config(config, "config.json");
+  const auto model = model_from_config(JsonPlace(config, "config.json"));
   EXPECT_FALSE(model.ok()) << config;
   return model.ok() ? "" : model.error().message();
 }
@@ -97,7 +97,8 @@ TEST(HfConfigTest, HeadDimIsFreeOfTheHiddenSizeAndBiasesAreCounted) {
 }
 
 TEST(HfConfigTest, UnknownModelTypeIsUnsupportedAndNamed) {
-  const auto model = model_from_config(with(kGpt2, {{"model_type", "t5"}}), "c.json");
+  const Json config = with(kGpt2, {{"model_type", "t5"}});
+  const auto model = model_from_config(JsonPlace(config, "c.json"));
   ASSERT_FALSE(model.ok());
   EXPECT_EQ(model.error().code(), ErrorCode::kUnsupported);
   EXPECT_EQ(
@@ -107,7 +108,7 @@ TEST(HfConfigTest, UnknownModelTypeIsUnsupportedAndNamed) {
       "phi3, qwen2, qwen2_moe, qwen3, qwen3_moe, vit (plan --module takes any model)");
   EXPECT_EQ(refusal(without(kGpt2, "model_type")),
             "config.json: no key \"model_type\"");
-  EXPECT_EQ(refusal(Json::array()), "config.json: array; expected an object");
+  EXPECT_EQ(refusal(Json::array()), "config.json: array of 0; expected an object");
 }
 
 TEST(HfConfigTest, EveryRequiredSizeIsAskedForByName) {

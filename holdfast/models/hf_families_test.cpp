@@ -55,7 +55,7 @@ std::string cut_of(const Parameter& parameter) {
 }
 
 Model model_of(const Json& config) {
-  return model_from_config(config, "config.json").value();
+  return model_from_config(JsonPlace(config, "config.json")).value();
 }
 
 const Parameter& find(const Model& model, std::string_view name) {
@@ -348,7 +348,7 @@ TEST(HfFamiliesTest, WrongConfigurationsGetOneSentence) {
   const auto refusal = [](const Json& patch) {
     Json config = parse_json(kQwen, "test").value();
     config.update(patch);
-    const auto model = model_from_config(config, "c.json");
+    const auto model = model_from_config(JsonPlace(config, "c.json"));
     return model.ok() ? "" : model.error().message();
   };
   EXPECT_EQ(refusal({{"architectures", Json::array({"Qwen2ForTokenClassification"})}}),

@@ -1,6 +1,5 @@
 #include "holdfast/models/model_json.h"
 
-#include "holdfast/base/json.h"
 #include "holdfast/models/hf_fields.h"
 #include "holdfast/models/named_model.h"
 #include "holdfast/state/tensor_fields.h"
@@ -38,17 +37,15 @@ struct ModelDocument {
 
 }  // namespace
 
-bool is_model_json(const Json& json) {
-  return json.is_object() && json.contains("holdfast");
-}
+bool is_model_json(const JsonPlace& at) { return at.find("holdfast").has_value(); }
 
-Result<Model> model_from_json(const Json& json, std::string_view where) {
+Result<Model> model_from_json(const JsonPlace& at) {
   ModelDocument document;
-  HOLDFAST_TRY(read_json(JsonPlace(json, where), document));
+  HOLDFAST_TRY(read_json(at, document));
   HeadCounts& heads = document.heads;
   if (heads.heads == 0) heads = {};
   if (heads.heads % std::max<int64_t>(heads.kv_heads, 1) != 0) {
-    return invalid("{}: heads is {}; expected a multiple of kv_heads = {}", where,
+    return invalid("{}: heads is {}; expected a multiple of kv_heads = {}", at.text(),
                    heads.heads, heads.kv_heads);
   }
   return model_of_tensors(std::move(document.name), std::move(document.tensors), heads);

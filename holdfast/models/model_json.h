@@ -8,18 +8,15 @@
 // without "of", and "transposed" (NamedTensor).
 #pragma once
 
-#include <string_view>
-
-#include "holdfast/base/json_value.h"
+#include "holdfast/base/json_place.h"
 #include "holdfast/models/model.h"
 
 namespace holdfast {
 
 // True if the document says that it is such a model.
-bool is_model_json(const Json& json);
+bool is_model_json(const JsonPlace& at);
 
-// `where` names the document in messages. Fails like model_of_tensors(), and on keys that
-// are missing, unknown or wrong.
-Result<Model> model_from_json(const Json& json, std::string_view where);
+// Fails like model_of_tensors(), and on keys that are missing, unknown or wrong.
+Result<Model> model_from_json(const JsonPlace& at);
 
 }  // namespace holdfast

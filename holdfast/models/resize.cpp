@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "holdfast/base/checked.h"
-#include "holdfast/base/json.h"
 #include "holdfast/base/number_text.h"
 #include "holdfast/models/families.h"
 #include "holdfast/models/hf_config.h"
@@ -18,25 +17,22 @@ constexpr uint32_t kDevicesAHost = 8;
 constexpr int64_t kConfigLimit = 256 << 20;
 constexpr int64_t kLayoutLimit = int64_t{1} << 30;
 
-Result<Json> read_json(Env& env, const Path& path, int64_t limit) {
-  return parse_json(HOLDFAST_TRY(env.read_text(path, limit)), path.native());
-}
-
 Result<Model> read_model(Env& env, const std::string& name) {
   Result<Model> known = find_model(name);
   if (known.ok()) return known;
   const auto info = env.info(name);
   if (!info.ok()) return known;
   const Path path = info->folder ? Path(name) / "config.json" : Path(name);
-  const Json json = HOLDFAST_TRY(read_json(env, path, kConfigLimit));
-  return is_model_json(json) ? model_from_json(json, path.native())
-                             : model_from_config(json, path.native());
+  const std::string text = HOLDFAST_TRY(env.read_text(path, kConfigLimit));
+  const auto config = HOLDFAST_TRY(JsonDocument::parse(text, path.native()));
+  return is_model_json(config.root()) ? model_from_json(config.root())
+                                      : model_from_config(config.root());
 }
 
 Result<Model> read_model(Env& env, const ResizeWords& words) {
   if (words.description.empty()) return read_model(env, words.model);
-  const Json json = HOLDFAST_TRY(parse_json(words.description, words.model));
-  return model_from_json(json, words.model);
+  const auto json = HOLDFAST_TRY(JsonDocument::parse(words.description, words.model));
+  return model_from_json(json.root());
 }
 
 HostGrid grid_for(const ResizeRequest& request) {
@@ -120,20 +116,23 @@ Result<Resize> plan_resize(const ResizeRequest& request) {
                 cost};
 }
 
-OrderedJson to_json(const ResizeRequest& request, const Resize& resize) {
+void put_members(FieldWriter& field, const ResizeRequest& request, const Resize& resize) {
   const HostGrid grid = grid_for(request);
-  OrderedJson json{{"model", request.model.name},
-                   {"from", to_string(request.from)},
-                   {"to", to_string(request.to)},
-                   {"hosts", fmt::format("{}x{}", grid.hosts, grid.devices)},
-                   {"tensors", resize.source.tensors().size()},
-                   {"state", resize.source.bytes()}};
+  field("model", request.model.name);
+  field("from", to_string(request.from));
+  field("to", to_string(request.to));
+  field("hosts", fmt::format("{}x{}", grid.hosts, grid.devices));
+  field("tensors", resize.source.tensors().size());
+  field("state", resize.source.bytes());
   if (resize.placement) {
-    json["placement"] = to_json(*resize.placement, resize.devices);
+    field.object("placement", [&](FieldWriter& placement) {
+      put_members(placement, *resize.placement, resize.devices);
+    });
   }
-  if (resize.cost) json["cost"] = to_json(*resize.cost);
-  json.update(to_json(resize.plan, resize.topology));
-  return json;
+  if (resize.cost) {
+    field.object("cost", [&](FieldWriter& cost) { put_members(cost, *resize.cost); });
+  }
+  put_members(field, resize.plan, resize.topology);
 }
 
 }  // namespace holdfast

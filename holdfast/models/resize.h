@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "holdfast/base/json_value.h"
+#include "holdfast/base/json_fields.h"
 #include "holdfast/env/env.h"
 #include "holdfast/models/build.h"
 #include "holdfast/plan/cost.h"
@@ -71,9 +71,9 @@ Result<ResizeRequest> read_resize(Env& env, const ResizeWords& words);
 // Fails like build_collection, place and plan.
 Result<Resize> plan_resize(const ResizeRequest& request);
 
-// {"from": ..., "to": ..., "hosts": ..., "state": bytes, "placement": ...,
-// "cost": ...}, followed by the keys of the plan (plan_json.h).
-OrderedJson to_json(const ResizeRequest& request, const Resize& resize);
+// The members "from", "to", "hosts", "state" (bytes), "placement", "cost" of an object,
+// followed by those of the plan (plan_json.h).
+void put_members(FieldWriter& field, const ResizeRequest& request, const Resize& resize);
 
 // The plan between the layouts of two files (collection_json.h).
 struct LayoutPlan {

@@ -5,14 +5,12 @@
 #include <optional>
 #include <tuple>
 
-#include "holdfast/base/json.h"
+#include "holdfast/base/json_fields.h"
 #include "holdfast/base/number_text.h"
 #include "holdfast/models/rules.h"
 
 namespace holdfast {
 namespace {
-
-constexpr int64_t kRulesVersion = 1;
 
 // Components and units are far below this.
 constexpr int64_t kMostComponents = int64_t{1} << 20;
@@ -112,9 +110,17 @@ std::optional<About> read_word(std::string_view word, Rule& rule) {
   return std::nullopt;
 }
 
-}  // namespace
+struct RuleDocument {
+  std::string name{};
+  std::map<std::string, std::string> rules{};  // words, by their pattern
 
-namespace {
+  static void fields(auto& self, auto&& field) {
+    field.kind("rules");
+    field.version(1);
+    field("name", self.name);
+    field("rules", self.rules);
+  }
+};
 
 // Reads the words of the pattern's rule, and notes what they are about.
 Result<Rule> collect_words(std::string_view pattern, std::string_view words,
@@ -162,29 +168,14 @@ Result<Rule> parse_rule(std::string_view pattern, std::string_view words) {
   return rule;
 }
 
-Result<RuleSet> rule_set_from_json(const Json& json, std::string_view where) {
-  Fields fields = HOLDFAST_TRY(Fields::of(json, std::string(where)));
-  const std::string kind = HOLDFAST_TRY(fields.text("holdfast"));
-  if (kind != "rules") {
-    return invalid("{}: holds a \"{}\"; expected \"rules\"", where, kind.substr(0, 80));
-  }
-  const int64_t version = HOLDFAST_TRY(fields.integer("version"));
-  if (version != kRulesVersion) {
-    return unsupported("{}: version {}; expected {}", where, version, kRulesVersion);
-  }
-  RuleSet set{.name = HOLDFAST_TRY(fields.text("name"))};
-  const Json* rules = HOLDFAST_TRY(fields.any("rules"));
-  HOLDFAST_TRY(fields.done());
-  if (!rules->is_object() || rules->empty()) {
+Result<RuleSet> parse_rule_set(std::string_view json, std::string_view where) {
+  auto document = HOLDFAST_TRY(from_json<RuleDocument>(json, where));
+  if (document.rules.empty()) {
     return invalid("{}: rules: expected an object of patterns and words", where);
   }
-  for (const auto& [pattern, words] : rules->items()) {
-    if (!words.is_string()) {
-      return invalid("{}: rules: {}: is not a text; expected a text of words", where,
-                     pattern.substr(0, 80));
-    }
-    set.rules.push_back(
-        HOLDFAST_TRY(parse_rule(pattern, words.get<std::string>()).within(where)));
+  RuleSet set{.name = std::move(document.name)};
+  for (const auto& [pattern, words] : document.rules) {
+    set.rules.push_back(HOLDFAST_TRY(parse_rule(pattern, words).within(where)));
   }
   return set;
 }

@@ -43,7 +43,6 @@
 #include <string_view>
 #include <vector>
 
-#include "holdfast/base/json_value.h"
 #include "holdfast/models/build.h"
 #include "holdfast/models/model.h"
 #include "holdfast/models/parallel.h"
@@ -98,7 +97,7 @@ std::vector<std::string> rule_set_names();
 Result<RuleSet> find_rule_set(std::string_view name);
 
 // Reads {"holdfast": "rules", "version": 1, "name": ..., "rules": {PATTERN: WORDS}}.
-Result<RuleSet> rule_set_from_json(const Json& json, std::string_view where);
+Result<RuleSet> parse_rule_set(std::string_view json, std::string_view where);
 
 // Where a tensor of the checkpoint is in the model, whose shape has an axis of its own
 // for the components: the dimension `axis` of the stored tensor is the dimensions

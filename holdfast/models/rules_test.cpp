@@ -4,7 +4,6 @@
 
 #include <functional>
 
-#include "holdfast/base/json.h"
 #include "holdfast/base/testing.h"
 #include "holdfast/models/model_testing.h"
 
@@ -331,7 +330,7 @@ TEST(Rules, AJsonFileHasRules) {
   const auto read = [](std::string_view rules) {
     const std::string text = fmt::format(
         R"({{"holdfast": "rules", "version": 1, "name": "mine", "rules": {}}})", rules);
-    return rule_set_from_json(parse_json(text, "mine.json").value(), "mine.json");
+    return parse_rule_set(text, "mine.json");
   };
   const RuleSet set = read(R"({"in.weight": "first whole",
       "blocks.#.up.weight": "rows/2 unit=2", "out.weight": "last columns"})")
@@ -351,7 +350,7 @@ TEST(Rules, AJsonFileHasRules) {
   EXPECT_THAT(read(R"({"a.#.b": "rowz"})").error().message(),
               HasSubstr("\"rowz\" is no word of a rule"));
   EXPECT_THAT(read(R"({"a.b": "rows"})").error().message(), HasSubstr("first or last"));
-  EXPECT_THAT(read(R"({"a.#.b": 3})").error().message(), HasSubstr("a text of words"));
+  EXPECT_THAT(read(R"({"a.#.b": 3})").error().message(), HasSubstr("rules.a.#.b: number; expected a string"));
   EXPECT_THAT(read("{}").error().message(), HasSubstr("expected an object"));
 }
 

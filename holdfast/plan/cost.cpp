@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "holdfast/base/json.h"
 #include "holdfast/base/number_text.h"
 
 namespace holdfast {
@@ -155,14 +154,6 @@ Cost cost_of(const Plan& plan, const Collection& target, const LinkSpeeds& speed
   cost.seconds = cost.each[static_cast<size_t>(cost.busiest)] +
                  speeds.latency * static_cast<double>(cost.depth);
   return cost;
-}
-
-OrderedJson to_json(const Cost& cost) {
-  OrderedJson json{{"seconds", cost.seconds}, {"busiest", name_of(cost.busiest)}};
-  for (size_t i = 0; i < kLinks; ++i) json[std::string(kNames[i])] = cost.each[i];
-  json["depth"] = cost.depth;
-  json["least"] = cost.least;
-  return json;
 }
 
 }  // namespace holdfast

@@ -10,7 +10,6 @@
 #include <string>
 #include <string_view>
 
-#include "holdfast/base/json_value.h"
 #include "holdfast/plan/plan.h"
 
 namespace holdfast {
@@ -51,9 +50,5 @@ struct Cost {
 };
 
 Cost cost_of(const Plan& plan, const Collection& target, const LinkSpeeds& speeds);
-
-// {"seconds":, "busiest":, "device":, "adapter":, "host":, "copy":, "moves":, "depth":,
-// "least":}
-OrderedJson to_json(const Cost& cost);
 
 }  // namespace holdfast

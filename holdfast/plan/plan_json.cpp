@@ -1,55 +1,48 @@
 #include "holdfast/plan/plan_json.h"
 
-#include "holdfast/base/json.h"
-
 namespace holdfast {
 
-OrderedJson to_json(const Figures& f) {
-  return {{"needed", f.needed},
-          {"in_place", f.in_place},
-          {"copied", f.copied},
-          {"moved", f.moved},
-          {"moved_bound", f.moved_bound},
-          {"crossing", f.crossing},
-          {"crossing_bound", f.crossing_bound},
-          {"forwarded", f.forwarded},
-          {"egress_ns", f.egress_ns},
-          {"egress_bound_ns", f.egress_bound_ns},
-          {"extra_memory", f.extra_memory},
-          {"extra_memory_by_tensor", f.extra_memory_by_tensor}};
+void put_members(FieldWriter& field, const Plan& plan, const Topology& topology) {
+  field("figures", plan.figures);
+  field("moves", plan.moves.size());
+  field.object("assumed", [&](FieldWriter& assumed) {
+    assumed("memory_bandwidth", topology.memory_bandwidth);
+    assumed("file_bandwidth", topology.file_bandwidth);
+  });
+  field.list("links", plan.links, [&](FieldWriter& each, const LinkLoad& link) {
+    each("from", topology.hosts[link.from].name);
+    each("to", topology.hosts[link.to].name);
+    each("bytes", link.bytes);
+  });
+  size_t h = 0;
+  field.list("holders", plan.holders, [&](FieldWriter& each, const Holder& holder) {
+    const HolderLoad& load = plan.loads[h++];
+    each("name", holder.name);
+    each("host", topology.hosts[holder.host].name);
+    each("sent", load.sent);
+    each("forwarded", load.forwarded);
+    each("received", load.received);
+  });
 }
 
-OrderedJson to_json(const Plan& plan, const Topology& topology) {
-  OrderedJson json{{"figures", to_json(plan.figures)}, {"moves", plan.moves.size()}};
-  json["assumed"] = {{"memory_bandwidth", topology.memory_bandwidth},
-                     {"file_bandwidth", topology.file_bandwidth}};
-  json["links"] = OrderedJson::array();
-  for (const LinkLoad& link : plan.links) {
-    json["links"].push_back({{"from", topology.hosts[link.from].name},
-                             {"to", topology.hosts[link.to].name},
-                             {"bytes", link.bytes}});
-  }
-  json["holders"] = OrderedJson::array();
-  for (size_t h = 0; h < plan.holders.size(); ++h) {
-    const HolderLoad& load = plan.loads[h];
-    json["holders"].push_back({{"name", plan.holders[h].name},
-                               {"host", topology.hosts[plan.holders[h].host].name},
-                               {"sent", load.sent},
-                               {"forwarded", load.forwarded},
-                               {"received", load.received}});
-  }
-  return json;
-}
-
-OrderedJson to_json(const Placement& placement, const std::vector<Holder>& devices) {
-  OrderedJson released = OrderedJson::array();
+void put_members(FieldWriter& field, const Placement& placement,
+                 const std::vector<Holder>& devices) {
+  std::vector<std::string> released;
   for (const uint32_t d : placement.released) released.push_back(devices[d].name);
-  return {{"device_of_position", placement.device_of_position},
-          {"released", released},
-          {"kept", placement.kept},
-          {"kept_bound", placement.kept_bound},
-          {"host_rule_cost", placement.kept_bound - placement.kept},
-          {"exact", placement.exact}};
+  field("device_of_position", placement.device_of_position);
+  field("released", released);
+  field("kept", placement.kept);
+  field("kept_bound", placement.kept_bound);
+  field("host_rule_cost", placement.kept_bound - placement.kept);
+  field("exact", placement.exact);
+}
+
+void put_members(FieldWriter& field, const Cost& cost) {
+  field("seconds", cost.seconds);
+  field("busiest", name_of(cost.busiest));
+  for (size_t i = 0; i < kLinks; ++i) field(name_of(static_cast<Link>(i)), cost.each[i]);
+  field("depth", cost.depth);
+  field("least", cost.least);
 }
 
 }  // namespace holdfast

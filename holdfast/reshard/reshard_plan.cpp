@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <tuple>
 
-#include "holdfast/base/json.h"
+#include "holdfast/base/json_place.h"
 #include "holdfast/formats/format.h"
 #include "holdfast/plan/writer_assignment.h"
 #include "holdfast/reshard/reshard.h"
@@ -27,15 +27,13 @@ int64_t head_size(Env& env, const ReshardPlan& plan) {
   const Path path = (info->folder ? from : folder_of(from)) / "config.json";
   const Result<std::string> text = env.read_text(path, kMostConfigBytes);
   if (!text.ok()) return 0;
-  const Result<Json> config = parse_json(*text, path.native());
-  if (!config.ok() || !config->is_object()) return 0;
-  const auto number = [&](std::initializer_list<const char*> keys) -> int64_t {
+  const auto config = JsonDocument::parse(*text, path.native());
+  if (!config.ok()) return 0;
+  const auto number = [root = config->root()](std::initializer_list<const char*> keys) {
     for (const char* key : keys) {
-      const auto found = config->find(key);
-      if (found == config->end() || !found->is_number_integer()) continue;
-      return found->get<int64_t>();
+      if (const auto size = root.member_as<int64_t>(key)) return *size;
     }
-    return 0;
+    return int64_t{0};
   };
   const int64_t head = number({"head_dim"});
   const int64_t hidden = number({"hidden_size", "n_embd"});
@@ -46,8 +44,7 @@ int64_t head_size(Env& env, const ReshardPlan& plan) {
 
 Result<RuleSet> read_rule_file(Env& env, const std::string& path) {
   const std::string text = HOLDFAST_TRY(env.read_text(path, int64_t{16} << 20));
-  const Json json = HOLDFAST_TRY(parse_json(text, path));
-  return rule_set_from_json(json, path);
+  return parse_rule_set(text, path);
 }
 
 // The rule set of what Megatron has saved. Without a name it is the built-in one.

@@ -12,7 +12,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "holdfast/base/json.h"
+#include "holdfast/base/json_place.h"
 #include "holdfast/base/number_text.h"
 #include "holdfast/roles/roles_internal.h"
 #include "holdfast/state/tensor_names.h"
@@ -210,27 +210,26 @@ class VariableGroups {
 };
 
 // Collects the classes of all layers of a config, also of models in models.
-void collect_classes(const Json& json,
+void collect_classes(const JsonPlace& json,
                      std::unordered_map<std::string, std::string>& classes) {
-  if (json.is_array()) {
-    for (const Json& item : json) collect_classes(item, classes);
+  if (json.is_list()) {
+    for (size_t i = 0; i < *json.length(); ++i) collect_classes(json.item(i), classes);
   }
   if (!json.is_object()) return;
-  const auto text = [](const Json& object, const char* key) {
-    return object.contains(key) && object[key].is_string()
-               ? object[key].get<std::string>()
-               : std::string();
-  };
-  const std::string found = text(json, "class_name");
-  if (!found.empty() && json.contains("config") && json["config"].is_object()) {
-    const std::string name = text(json["config"], "name");
-    const std::string word = class_word(found);
+  const auto found = json.member_as<std::string>("class_name");
+  const auto config = json.find("config");
+  if (found && !found->empty() && config) {
+    const std::string name = config->member_as<std::string>("name").value_or("");
+    const std::string word = class_word(*found);
     // Two layers in different models may have one name.
     if (!name.empty() && classes.emplace(name, word).first->second != word) {
       classes[name].clear();
     }
   }
-  for (const auto& [key, value] : json.items()) collect_classes(value, classes);
+  (void)json.for_each([&](const std::string&, const JsonPlace& value) {
+    collect_classes(value, classes);
+    return Result<void>();
+  });
 }
 
 // A whole model, or its weights, in the older format.
@@ -251,8 +250,8 @@ class LegacyFile {
  private:
   void read_config() {
     const std::string config = text_of_attribute(attributes_.find("/", "model_config"));
-    const auto json = parse_json(config, "model_config");
-    if (json.ok()) collect_classes(*json, classes_);
+    const auto json = JsonDocument::parse(config, "model_config");
+    if (json.ok()) collect_classes(json->root(), classes_);
   }
 
   void add_weight(TensorId t) {

@@ -1,7 +1,7 @@
 // The user's map of roles.
 #include <algorithm>
 
-#include "holdfast/base/json.h"
+#include "holdfast/base/json_fields.h"
 #include "holdfast/base/json_text.h"
 #include "holdfast/roles/roles.h"
 #include "holdfast/state/tensor_names.h"
@@ -9,14 +9,14 @@
 namespace holdfast {
 namespace {
 
-Result<void> add_pattern(const Json& json, Role role, const std::string& where,
+Result<void> add_pattern(const JsonPlace& at, Role role, const std::string& where,
                          RoleMap& map) {
-  if (!json.is_string()) {
-    return invalid("{}: is no pattern; expected names in quotes, such as \"model/*\"",
-                   where);
+  if (const auto pattern = at.as<std::string>()) {
+    map.patterns.emplace_back(*pattern, role);
+    return {};
   }
-  map.patterns.emplace_back(json.get<std::string>(), role);
-  return {};
+  return invalid("{}: is no pattern; expected names in quotes, such as \"model/*\"",
+                 where);
 }
 
 bool selects_tensor(const std::string& pattern, const Tensor& tensor) {
@@ -29,29 +29,30 @@ bool selects_tensor(const std::string& pattern, const Tensor& tensor) {
 }  // namespace
 
 std::string RoleMap::text() const {
-  OrderedJson json = OrderedJson::object();
-  for (const auto& [pattern, role] : patterns) json[std::string(name_of(role))] = {};
+  std::vector<std::pair<std::string, std::vector<std::string>>> by_role;
   for (const auto& [pattern, role] : patterns) {
-    json[std::string(name_of(role))].push_back(pattern);
+    const std::string name(name_of(role));
+    auto found = std::ranges::find(by_role, name, [](const auto& one) { return one.first; });
+    if (found == by_role.end()) found = by_role.insert(found, {name, {}});
+    found->second.push_back(pattern);
   }
-  return json.dump(-1, ' ', true, OrderedJson::error_handler_t::replace);
+  return to_json_text(by_role, {.ascii = true});
 }
 
 Result<RoleMap> parse_role_map(std::string_view json, const std::string& where) {
-  const Result<Json> parsed = parse_json(json, where);
-  if (!parsed.ok()) return parsed.error().as(ErrorCode::kInvalid);
+  const auto parsed = HOLDFAST_TRY(JsonDocument::parse(json, where));
+  const JsonPlace root = parsed.root();
   RoleMap map;
-  if (parsed->is_object()) {
-    for (const auto& [name, patterns] : parsed->items()) {
-      const std::string at = fmt::format("{}: {}", where, shown(name));
-      const Role role = HOLDFAST_TRY(parse_role(name).within(where));
-      if (!patterns.is_array()) {
-        HOLDFAST_TRY(add_pattern(patterns, role, at, map));
-        continue;
-      }
-      for (const Json& one : patterns) HOLDFAST_TRY(add_pattern(one, role, at, map));
+  const auto add = [&](const std::string& name, const JsonPlace& at) -> Result<void> {
+    const std::string place = fmt::format("{}: {}", where, shown(name));
+    const Role role = HOLDFAST_TRY(parse_role(name).within(where));
+    if (!at.is_list()) return add_pattern(at, role, place, map);
+    for (size_t i = 0; i < *at.length(); ++i) {
+      HOLDFAST_TRY(add_pattern(at.item(i), role, place, map));
     }
-  }
+    return {};
+  };
+  if (root.is_object()) HOLDFAST_TRY(root.for_each(add));
   if (!map.empty()) return map;
   return invalid(
       "{}: names no pattern; expected an object of roles and patterns, such as "

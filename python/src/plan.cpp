@@ -21,18 +21,23 @@ struct Planned {
   std::string json;
 };
 
+std::string report_of(const auto&... values) {
+  return report_json([&](FieldWriter& field) { put_members(field, values...); },
+                     kCompactJson);
+}
+
 Planned plan_model(const ResizeWords& words) {
   const nb::gil_scoped_release unlocked;
   const ResizeRequest request = unwrap(read_resize(env(), words));
   Resize resize = unwrap(plan_resize(request));
-  std::string json = with_version(to_json(request, resize)).dump();
+  std::string json = report_of(request, resize);
   return {std::move(resize.plan), std::move(resize.placement), std::move(json)};
 }
 
 Planned plan_layouts(const Path& source, const Path& target) {
   const nb::gil_scoped_release unlocked;
   LayoutPlan made = unwrap(plan_layout_files(env(), source, target));
-  std::string json = with_version(to_json(made.plan, made.topology)).dump();
+  std::string json = report_of(made.plan, made.topology);
   return {std::move(made.plan), std::nullopt, std::move(json)};
 }
 
@@ -65,7 +70,7 @@ void bind_figures(nb::module_& m) {
               "The most extra memory that a holder needs if tensors are exchanged one\n"
               "by one.")
       .def("__repr__", [](const Figures& self) {
-        return fmt::format("Figures({})", to_json(self).dump());
+        return fmt::format("Figures({})", to_json_text(self, kCompactJson));
       });
 }
 
