@@ -34,6 +34,11 @@ STATISTICS = re.compile(
     r"\blgamma\(|\berfc\(|NormalDist|\.stdev\(|\bresamples\b|\"timed out\",\s*\"N-EV\"|"
     r"^def \w*(wilson|newcombe|mcnemar|fisher|holm|mean_interval|median_interval)\w*\(", re.M)
 
+# Names of the JSON library. Others read and write by `base`, so that one place knows the limits and one
+# decides how JSON looks. These two read the tokens of documents that must not become trees.
+JSON_LIBRARY = re.compile(r"nlohmann|\bOrderedJson\b|\bJson\b|\"holdfast/base/json\.h\"")
+READ_TOKENS = {"holdfast/formats/safetensors_header.cpp", "holdfast/state/object_json.cpp"}
+
 
 def lines_of(files: list[Path]) -> int:
     return sum(file.read_text().count("\n") for file in files)
@@ -144,7 +149,7 @@ def doubles() -> list[str]:
     faults += [f"{file.relative_to(ROOT)}: has names of tensors; expected them in "
                "holdfast/models/tensor_tables.cpp" for file in tables_of_names()
                if file.name != "tensor_tables.cpp"]
-    return faults + statistics_again(ROOT)
+    return faults + statistics_again(ROOT) + json_library_outside_base(ROOT)
 
 
 def statistics_again(root: Path) -> list[str]:
@@ -155,6 +160,15 @@ def statistics_again(root: Path) -> list[str]:
             for file in files if not NOT_PRODUCT.search(file.name)
             and file.parent.name not in ("statistics", "campaign")
             and STATISTICS.search(file.read_text())]
+
+
+def json_library_outside_base(root: Path) -> list[str]:
+    """The files of the product that use the JSON library by themselves."""
+    files = [*root.glob("holdfast/**/*.h"), *root.glob("holdfast/**/*.cpp"), *root.glob("python/src/*")]
+    return [f"{name}: uses the JSON library; expected json_place.h or json_fields.h of holdfast/base"
+            for name in (file.relative_to(root).as_posix() for file in files)
+            if not NOT_PRODUCT.search(name) and not name.startswith("holdfast/base/")
+            and name not in READ_TOKENS and JSON_LIBRARY.search((root / name).read_text())]
 
 
 def count(build: Path | None) -> dict[str, int]:

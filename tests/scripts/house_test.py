@@ -32,6 +32,21 @@ class HouseTest(unittest.TestCase):
             seen = house.statistics_again(Path(folder))
         self.assertEqual(sorted(fault.partition(":")[0] for fault in seen), sorted(planted))
 
+    def test_the_json_library_outside_of_base_is_seen(self):
+        planted = {"holdfast/cli/own.cpp": "OrderedJson json;\n", "holdfast/env/a.h": "const Json& json;\n",
+                   "holdfast/plan/b.cpp": '#include "holdfast/base/json.h"\n',
+                   "python/src/c.cpp": "#include <nlohmann/json.hpp>\n"}  # fmt: skip
+        fine = {"holdfast/base/json.cpp": "nlohmann::json\n", "holdfast/cli/d.cpp": "JsonPlace at;\n",
+                "holdfast/cli/e_test.cpp": "Json json;\n",
+                "holdfast/state/object_json.cpp": "nlohmann::json_sax<Json>\n"}  # fmt: skip
+        with tempfile.TemporaryDirectory() as folder:
+            for name, text in (planted | fine).items():
+                path = Path(folder) / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+            seen = house.json_library_outside_base(Path(folder))
+        self.assertEqual(sorted(fault.partition(":")[0] for fault in seen), sorted(planted))
+
     def test_names_of_tensors_are_in_one_table(self):
         self.assertEqual([file.name for file in house.tables_of_names()], ["tensor_tables.cpp"])
 
