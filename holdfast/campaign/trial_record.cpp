@@ -51,7 +51,8 @@ void fields(Is<RecordedFlip> auto& self, auto&& field) {
 void fields(Is<RecordedByte> auto& self, auto&& field) {
   field("file", self.change.file);
   field("offset", self.change.offset);
-  change_fields(self.change, byte_text, parse_byte, field);
+  change_fields(
+      self.change, [](std::byte byte) { return to_hex(byte); }, parse_byte, field);
 }
 
 namespace {

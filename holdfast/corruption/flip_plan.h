@@ -79,8 +79,7 @@ std::string encode_flip_plan(const FlipPlan& plan);
 // kUnsupported for a newer version.
 Result<FlipPlan> decode_flip_plan(std::string_view json, const std::string& where);
 
-// A byte as two hexadecimal digits.
-std::string byte_text(std::byte byte);
+// A byte from two hexadecimal digits.
 Result<std::byte> parse_byte(std::string_view text);
 
 // Fails unless the plan fits the contents: kNotFound if a tensor is not there, kConflict,

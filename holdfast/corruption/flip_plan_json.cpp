@@ -48,7 +48,8 @@ void fields(Is<PlannedFlip> auto& self, auto&& field) {
 void fields(Is<PlannedByte> auto& self, auto&& field) {
   name_field("file", "file_hex", self.file, field);
   field("offset", self.offset);
-  bits_fields(self, self.mask(), byte_text, parse_byte, field);
+  bits_fields(
+      self, self.mask(), [](std::byte byte) { return to_hex(byte); }, parse_byte, field);
 }
 
 void fields(Is<FlipPlan> auto& self, auto&& field) {
