@@ -124,8 +124,9 @@ def test_replicas_of_shards_and_of_stages_fill_a_rank(tmp_path, whole, kind):
 
 
 def test_without_what_a_step_restores_bits_differ(tmp_path, whole):
-    ran = Ran("ddp", tmp_path / "run", STEPS, ["2:6:after backward"], ["restores nothing"])
+    ran = Ran("ddp", tmp_path / "run", STEPS, ["2:6:after backward"], ["restores only gradients"])
     assert ran.code == 0 and ran.killed
+    assert "goes on after" in ran.said and "checkpoint" not in ran.said, ran.said
     assert ran.end != whole("ddp", STEPS).end
 
 
