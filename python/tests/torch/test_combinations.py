@@ -5,6 +5,7 @@ HOLDFAST_COMBINATIONS is the number of trainings, each of which is killed 4 time
 out unless it is set; make test-all sets it to 25, which takes some minutes.
 """
 
+import itertools
 import json
 import os
 import random
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from combined import POINTS, draw
+from long_tests import LONG
 from recovered_jobs import launch
 
 TRAININGS = int(os.environ.get("HOLDFAST_COMBINATIONS", "0"))
@@ -60,3 +62,15 @@ def test_no_recovery_is_wrong_without_a_word(tmp_path, number):
         assert recovered, where
         found = differing(whole, made)
         assert not found or "not exact" in recovered, f"{found}\n{where}"
+
+
+@LONG
+@pytest.mark.parametrize("kill, source", [("0:6:forward", "checkpoint"), ("1:3:end", "replica")])
+def test_an_average_of_buffers_that_ranks_write_apart_is_not_exact(tmp_path, kill, source):
+    wanted = {"average": "top of the loop", "table": "written", "ranks": 2, "norm": "none",
+              "syncs": "parameters of rank 0 by data", "optimizer": "adamw", "extra": "micro batches"}
+    seed = next(seed for seed in itertools.count(880201) if wanted.items() <= draw(seed).items())
+    (_, _, whole), (code, said, made) = run_of(tmp_path, seed), run_of(tmp_path, seed, [kill])
+    assert code == 0, said
+    assert "average.module.table" in differing(whole, made)
+    assert f": {source}, not exact: " in said and "ema.module.table" in said, said

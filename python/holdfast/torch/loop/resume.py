@@ -13,7 +13,7 @@ from holdfast.options import Resuming
 from holdfast.torch.loop.branch import Start
 from holdfast.torch.loop.cuda_stream import current_stream
 from holdfast.torch.loop.saves import Saves
-from holdfast.torch.state import plain_values
+from holdfast.torch.state import gradients, plain_values
 from holdfast.torch.state.ddp_buckets import BucketOrders
 from holdfast.torch.state.inner_optimizers import is_inner
 from holdfast.torch.state.peer_step import CarriedStep
@@ -136,7 +136,7 @@ class Resume:
         inexact += self._state.inexact_replicas(found)
         self._state.load_gradients()
         self._state.restore_generators(found, inexact)
-        inexact += self._state.inexact_gradients(found)
+        inexact += gradients.inexact(found.rank_objects, self._state.world)
         for line in inexact:
             if self._what == "resume" or self._state.rank == 0:
                 _log.warning("%s: %s", self._what, line)

@@ -319,6 +319,7 @@ class Saves:
             self._mark_diverged(found)
             again = self._state.capture(with_gradients=with_gradients)
             captured.pieces, captured.watched = again.pieces, again.watched
+            captured.averaged = again.averaged
             captured.objects, captured.rank_objects = again.objects, again.rank_objects
             # The job holds this very list, so that the tensors stay alive.
             captured.owners.extend(again.owners)

@@ -14,7 +14,7 @@ from holdfast.torch.recover.flat_copy import FlatCopy
 from holdfast.torch.recover.record_bytes import pack_record, unpack_record
 from holdfast.torch.recover.records import Records, start_of
 from holdfast.torch.recover.trail import Call, unpack_calls
-from holdfast.torch.state import gradients
+from holdfast.torch.state import averaged_buffers, gradients
 from holdfast.torch.state.ddp_buckets import BucketOrders
 from holdfast.torch.state.peer_step import PeerStep, PeerTensor, describe, own_objects
 from holdfast.torch.state.training_state import TrainingState
@@ -60,7 +60,8 @@ def give(transport: _native.TcpTransport, state: TrainingState, buckets: BucketO
         "has gradients": records.has_gradients(),
         "kept": [{"peer": one.peer, "record": one.record, "is at end": one.is_at_end,
                   "is first": one.is_first, "changed things": records.changed_things(),
-                  "differing": _differing(records, one, state.peers.own_keys)} for one in kept],
+                  "differing": _differing(records, one, state.peers.own_keys),
+                  "averaged": _differing_averages(records, one)} for one in kept],
     })
     replaying = answer(transport, None)
     serve(replaying)
@@ -150,6 +151,8 @@ def receive(transport: _native.TcpTransport, state: TrainingState, buckets: Buck
     _check_gradients(values, twin["trail"]["gradients"])
     drops = _drops_gradients(values, told, kept)
     inexact = [*values.get("inexact", []), *_find_inexact(told, kept, drops)]
+    inexact += [f"{name}: differs between ranks, so that a replacement has that of another rank"
+                for name in kept["averaged"]]
     unknown = twin["trail"]["unknown"]
     unknown += [name for name in values["unknown"] if name not in unknown]
     inexact += [f"{name}: was not given as data=, so that a replacement may read other samples"
@@ -343,6 +346,13 @@ def _differing(records: Records, kept: KeptRecord, own_keys: set[str]) -> list[s
     ours = (records.values if kept.is_at_end else records.at_gate)["things"]
     theirs = unpack_record(kept.record)[0]["things"]
     return [key for key in theirs if key not in {*own_keys, "data"} and ours.get(key) != theirs[key]]
+
+
+def _differing_averages(records: Records, kept: KeptRecord) -> list[str]:
+    """The buffers of averages that two ranks did not share when they made their records."""
+    ours = (records.values if kept.is_at_end else records.at_gate).get(averaged_buffers.KEY, {})
+    theirs = unpack_record(kept.record)[0].get(averaged_buffers.KEY, {})
+    return [name for name, seal in theirs.items() if ours.get(name, seal) != seal]
 
 
 def _missing_group(told: dict[int, list[Any]]) -> str:

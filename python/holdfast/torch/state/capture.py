@@ -35,6 +35,7 @@ class Captured:
     watched: TensorVersions  # the tensors that are copied in the background
     objects: dict[str, Any] = field(default_factory=dict)
     rank_objects: dict[str, Any] = field(default_factory=dict)
+    averaged: list[Piece] = field(default_factory=list)  # buffers of averages
     versions: list[int] | None = None  # those of the watched tensors at the call of watch()
 
     def watch(self) -> None:

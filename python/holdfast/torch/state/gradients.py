@@ -4,7 +4,7 @@ Each rank saves its own gradients, because ranks may not have averaged them yet,
 restored only on as many ranks as saved. A resume names gradients that could not be saved.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -84,3 +84,15 @@ def _is_unreduced(parameter: Any) -> bool:
     gathered = getattr(parameter, "_unsharded_param", None)
     return (getattr(parameter, "unsharded_accumulated_grad", None) is not None
             or getattr(gathered, "grad", None) is not None)
+
+
+def inexact(ranks: Sequence[Mapping[str, Any]], world: int) -> list[str]:
+    """Sentences about gradients that waited for an update then, and were not restored.
+
+    `ranks` are the objects of each rank that saved, and there are `world` ranks now.
+    """
+    trees = [own.get(KEY) for own in ranks]
+    lines = {line for tree in trees if tree is not None for line in tree["lost"]}
+    if any(trees) and len(trees) != world:
+        lines = {f"the gradients, which {len(trees)} ranks saved (now there are {world})"}
+    return [f"saved in the middle of an update, without {line}" for line in sorted(lines)]

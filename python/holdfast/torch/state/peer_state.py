@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from holdfast.torch.data.loaders import Loaders
+from holdfast.torch.state import averaged_buffers
 from holdfast.torch.state.capture import TensorCapture
 from holdfast.torch.state.gradients import KEY as GRADIENTS, Gradients
 from holdfast.torch.state.live_buffers import LiveBuffers
@@ -44,10 +45,13 @@ class PeerState:
         values: dict[str, Any] = {"things": {}, "seals": self.still.seals(buffers)}
         still = self.still.are_still(values["seals"])
         pieces = [(piece, name) for piece, name in buffers if name not in still]
+        averaged: list[Piece] = []
         for one in self._objects.to_save:
             values["things"][one.key], found = one.capture()
+            averaged += [piece for piece in found if piece.name in self._objects.average_buffers]
             pieces += [(piece, self._capture.object_name(piece, True)) for piece in found
                        if piece.copies == "own" or self._objects.is_rank_own(one)]
+        values[averaged_buffers.KEY] = averaged_buffers.seals_of(averaged, self._capture)
         if most:
             tree, found = Stateful(GRADIENTS, gradients()).capture()
             if sum(piece.tensor.nbytes for piece in found) <= most:

@@ -45,6 +45,7 @@ class StatefulObjects:
         self._world = world
         self.notes: dict[str, str] = {}  # why a restored value may not be the right one, by key
         self.average_statistics = False  # an object keeps running statistics of its own on each rank
+        self.average_buffers: set[str] = set()  # the other buffers of modules among the objects
         given = {key: as_one_stateful(key, one) for key, one in objects.items() if one is not None}
         self._kinds = {key: class_names(one) for key, one in given.items()}
         self._optimizer_kinds = {join("optimizer", key): class_name(one)
@@ -182,6 +183,8 @@ class StatefulObjects:
             return rules
         running = running_statistics(one)
         self.average_statistics |= bool(running)
+        self.average_buffers |= {f"{key}.{name}" for name, _ in one.named_buffers()
+                                 if name not in running}
         return {**rules, **{f"{key}.{name}": "own" for name in running}}
 
 

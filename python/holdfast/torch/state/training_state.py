@@ -15,7 +15,7 @@ import torch.distributed as dist
 from holdfast import _native
 from holdfast.options import Layout
 from holdfast.torch.data.loaders import Loaders
-from holdfast.torch.state import active_adapters, ddp_comm_hooks, gradients
+from holdfast.torch.state import active_adapters, averaged_buffers, ddp_comm_hooks, gradients
 from holdfast.torch.state.active_adapters import ActiveAdapters
 from holdfast.torch.state.capture import Captured, TensorCapture
 from holdfast.torch.state.diverged_replicas import DivergedReplicas, Divergence
@@ -140,6 +140,8 @@ class TrainingState:
             if is_own or self._objects.saves_own_values(one):
                 captured.rank_objects.setdefault("things", {})[one.key] = tree
             others += [(piece, is_own) for piece in pieces if self._capture.saves(piece)]
+        averaged = self._objects.average_buffers
+        captured.averaged = [piece for piece, _ in others if piece.name in averaged] if averaged else []
         return others
 
     def gradients(self) -> gradients.Gradients:
@@ -157,6 +159,10 @@ class TrainingState:
         captured.objects.update(self._objects.kinds())
         captured.rank_objects["optimizer"] = self._tensors.objects(looked=True)
         captured.rank_objects.update(self._tensors.peculiarities())
+        if captured.averaged:
+            read = averaged_buffers.read_by_averages(self._tensors.pieces(), captured.averaged)
+            captured.rank_objects[averaged_buffers.KEY] = averaged_buffers.seals_of(
+                captured.averaged + read, self._capture)
         self.random.look()
         self.random.warn()
         captured.rank_objects.update(self.random.capture())
@@ -241,7 +247,9 @@ class TrainingState:
 
     def inexact_replicas(self, found: _native.SavedStep) -> list[str]:
         """Sentences about tensors of which a rank gets what another rank had."""
-        return DivergedReplicas.of(found).sentences(len(found.rank_objects), self._world)
+        diverged = DivergedReplicas.of(found)
+        return [*diverged.sentences(len(found.rank_objects), self._world),
+                *averaged_buffers.differing(found.rank_objects, diverged.own)]
 
     def expected(self, found: _native.SavedStep | None = None) -> dict[str, SavedTensor]:
         """The parameters and buffers of the model, which a checkpoint of it must have.
@@ -393,14 +401,6 @@ class TrainingState:
         if self._pending is not None:
             self._pending.load()
             self._pending = None
-
-    def inexact_gradients(self, found: _native.SavedStep) -> list[str]:
-        """Sentences about gradients that waited for an update then, and were not restored."""
-        trees = [own.get(gradients.KEY) for own in found.rank_objects]
-        lines = {line for tree in trees if tree is not None for line in tree["lost"]}
-        if any(trees) and len(trees) != self._world:
-            lines = {f"the gradients, which {len(trees)} ranks saved (now there are {self._world})"}
-        return [f"saved in the middle of an update, without {line}" for line in sorted(lines)]
 
     def _gradient_tree(self, found: _native.SavedStep) -> Any:
         if len(found.rank_objects) != self._world:
