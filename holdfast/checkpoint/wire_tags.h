@@ -20,8 +20,9 @@ inline constexpr Tag kEndTag = 0x4814;       // Job::all_agree()
 inline constexpr Tag kWishTag = 0x4816;      // job/agenda.h: a rank asks for a save
 inline constexpr Tag kGateTag = 0x4820;      // recovery/gate.h: I am ready
 inline constexpr Tag kRecordTag = 0x4822;    // recovery/gate.h: records for buddies
-// 0x4824 is for second buddies: python/holdfast/torch/recover/buddies.py.
+// 0x4824 and 0x4825 are for second buddies: python/holdfast/torch/recover/buddies.py.
 inline constexpr Tag kCallLogTag = 0x4826;  // recovery/call_log.h: records for a replacement
 inline constexpr Tag kPassOnTag = 0x4828;   // recovery/call_log.h: a record for another rank to keep
+inline constexpr Tag kLaterRecordTag = 0x482a;  // recovery/gate.h: a record had no room
 
 }  // namespace holdfast

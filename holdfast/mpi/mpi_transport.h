@@ -32,8 +32,9 @@
 namespace holdfast {
 
 struct MpiOptions {
-  // How many messages, and how many bytes, may be on their way to one rank before send()
-  // waits. A longer message may be on its way alone. The same on all ranks.
+  // How many messages, and how many bytes, may be on their way to one rank with one
+  // tag before send() waits. A longer message may be on its way alone. The same on all
+  // ranks.
   size_t queue = 1024;
   int64_t queue_bytes = kQueueBytes;
   // The longest message. The same on all ranks, and below 2^31 - 64.

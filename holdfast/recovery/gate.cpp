@@ -14,6 +14,11 @@ namespace {
 constexpr Duration kSlice = std::chrono::milliseconds(10);
 constexpr size_t kHeaderBytes = 32;
 
+// Grows with every record that a rank sends, also if it is sent by a replacement.
+std::pair<int64_t, int64_t> age_of(const auto& header) {
+  return {header.generation, header.serial};
+}
+
 void put(int64_t value, Bytes& bytes, size_t place) {
   store_little_endian(static_cast<uint64_t>(value), ByteSpan(bytes).subspan(place));
 }
@@ -123,6 +128,7 @@ Result<void> Gate::meet(int64_t update, ByteView record, bool refreshed,
     header.refreshed = refreshed;
     HOLDFAST_TRY(send(buddy_, kRecordTag, encode(header, record), deadline));
     HOLDFAST_TRY(await_record(update, deadline));
+    take_later();
   }
   {
     MutexLock lock(mutex_);
@@ -219,10 +225,7 @@ void Gate::keep(Kept record) {
   MutexLock lock(mutex_);
   if (record.header.generation < generation_) return;
   Kept& kept = kept_[record.header.update];
-  const auto age = [](const Header& header) {
-    return std::pair(header.generation, header.serial);
-  };
-  if (age(record.header) > age(kept.header)) kept = std::move(record);
+  if (age_of(record.header) > age_of(kept.header)) kept = std::move(record);
 }
 
 Result<void> Gate::refresh(int64_t update, ByteView record) {
@@ -234,8 +237,13 @@ Result<void> Gate::refresh(int64_t update, ByteView record) {
   Header header = header_for(update);
   header.serial = ++sent_;
   header.refreshed = true;
-  return transport_.send(buddy_, kRecordTag, encode(header, record), env_.now())
-      .within("gate: refresh");
+  Result<void> sent =
+      transport_.send(buddy_, kRecordTag, encode(header, record), env_.now());
+  if (!sent.ok() && sent.error().code() == ErrorCode::kTimeout) {
+    const Bytes told = encode(header, {});
+    HOLDFAST_TRY(transport_.send(buddy_, kLaterRecordTag, told, env_.now()));
+  }
+  return std::move(sent).within("gate: refresh");
 }
 
 Result<void> Gate::forward(int64_t update) {
@@ -261,15 +269,29 @@ std::vector<Gate::Header> Gate::take_records(Instant deadline) {
   }
 }
 
+void Gate::take_later() {
+  while (true) {
+    const Result<Bytes> message = transport_.recv(peer_, kLaterRecordTag, env_.now());
+    if (!message.ok()) return;
+    const Result<Kept> later = decode(*message, peer_);
+    if (!later.ok()) continue;
+    MutexLock lock(mutex_);
+    if (age_of(later->header) > age_of(later_)) later_ = later->header;
+  }
+}
+
 std::optional<KeptRecord> Gate::record_of_peer(int64_t update, Instant deadline) {
   if (transport_.size() == 1) return std::nullopt;
   static_cast<void>(take_records(deadline));
+  take_later();
   MutexLock lock(mutex_);
   const auto found = kept_.find(update);
   if (found == kept_.end()) return std::nullopt;
+  const Header& header = found->second.header;
+  const bool is_old = later_.update == update && age_of(later_) > age_of(header);
   return KeptRecord{.update = update,
                     .bytes = found->second.bytes,
-                    .refreshed = found->second.header.refreshed};
+                    .refreshed = header.refreshed && !is_old};
 }
 
 Gate::Header Gate::header_for(int64_t update) const {

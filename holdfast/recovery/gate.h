@@ -43,8 +43,9 @@ namespace holdfast {
 struct KeptRecord {
   int64_t update = 0;
   Bytes bytes{};
-  // False if the record was made at the gate, before the update. What the peer changed
-  // after that is then missing.
+  // False if the record was made at the gate, before the update, or if the peer has made
+  // a later one for which there was no room. What the peer changed after that is then
+  // missing.
   bool refreshed = false;
 };
 
@@ -72,7 +73,9 @@ class Gate {
   Result<void> pass(int64_t update, ByteView record, Instant deadline);
 
   // Sends the record again after the update, because it has changed since pass(). The
-  // update must be committed(). Does not wait.
+  // update must be committed(). Does not wait: kTimeout if there is no room for the
+  // record, because the buddy has not received the last one yet. The buddy is then told
+  // that the record that it has is not the newest.
   Result<void> refresh(int64_t update, ByteView record);
 
   // Makes this rank committed to the update without the others, because the coordinator
@@ -124,6 +127,8 @@ class Gate {
   // Keeps the records that the peer has sent, and those that it sends until the
   // deadline. Returns their headers.
   std::vector<Header> take_records(Instant deadline);
+  // Takes in which records the peer could not send.
+  void take_later();
   bool has_record(int64_t update) const;
   void keep(Kept record);
   Result<void> check_open() const;
@@ -148,6 +153,8 @@ class Gate {
   // The greatest generation that was interrupted.
   int64_t interrupted_ HOLDFAST_GUARDED_BY(mutex_) = -1;
   std::map<int64_t, Kept> kept_ HOLDFAST_GUARDED_BY(mutex_);  // by update
+  // The newest record that the peer has made and could not send.
+  Header later_ HOLDFAST_GUARDED_BY(mutex_);
 };
 
 }  // namespace holdfast

@@ -192,6 +192,53 @@ TEST_F(GateTest, RanksThatAllSendLongRecordsReceiveMeanwhile) {
   }
 }
 
+// Otherwise a recovery would take an old record for what the peer had at the end.
+TEST_F(GateTest, ARefreshWithoutRoomMakesTheRecordOfTheBuddyOneOfTheGate) {
+  const Bytes older(2000, std::byte{1}), newer(2000, std::byte{2});
+  network_ = std::make_unique<LocalNetwork>(env_, 2, 1024, 3000);
+  gates_.clear();
+  for (int rank : {0, 1}) {
+    gates_.push_back(std::make_unique<Gate>(env_, network_->endpoint(rank)));
+  }
+  pass_all(1);
+  ASSERT_OK(at(0).refresh(1, older));
+  EXPECT_EQ(at(1).record_of_peer(1)->refreshed, true);
+  ASSERT_OK(at(0).refresh(1, older));
+  EXPECT_ERROR(at(0).refresh(1, newer), ErrorCode::kTimeout);
+  EXPECT_EQ(at(1).record_of_peer(1)->bytes, older);
+  EXPECT_EQ(at(1).record_of_peer(1)->refreshed, false);
+  ASSERT_OK(at(0).refresh(1, newer));
+  EXPECT_EQ(at(1).record_of_peer(1)->bytes, newer);
+  EXPECT_EQ(at(1).record_of_peer(1)->refreshed, true);
+  pass_all(2);
+  EXPECT_EQ(record(1, 1), fmt::format("{}+", text_of(newer)));
+}
+
+// A loop sends more between two gates: what its ranks agree on in between must find room
+// next to a record that the buddy receives at its next gate, and a record must find room
+// next to a message for which the buddy does not ask yet.
+TEST_F(GateTest, LongRecordsAndOtherMessagesDoNotKeepEachOtherBack) {
+  constexpr Tag kNow = 1, kMuchLater = 2;
+  const auto env = make_posix_env();
+  for (const int size : {2, 3}) {
+    TcpRanks ranks(*env, size);
+    on_ranks(size, [&](int rank) {
+      Transport& transport = ranks.at(rank);
+      Gate gate(*env, transport);
+      const Bytes state(static_cast<size_t>(kQueueBytes) + 1);
+      const int buddy = gate.buddy();
+      for (int64_t update = 1; update <= 3; ++update) {
+        const Instant soon = env->now() + 60s;
+        ASSERT_OK(gate.pass(update, state, soon));
+        ASSERT_OK(transport.send(buddy, kMuchLater, bytes_of("much later"), soon));
+        ASSERT_OK(gate.refresh(update, state));
+        ASSERT_OK(transport.send(buddy, kNow, bytes_of("now"), soon));
+        ASSERT_OK(transport.recv(gate.peer(), kNow, soon));
+      }
+    });
+  }
+}
+
 // All ranks go on after the fault, with the same state.
 void expect_recovery(GateRanks& ranks, int size, int64_t until) {
   ASSERT_TRUE(ranks.recover());

@@ -100,10 +100,10 @@ Result<void> LocalNetwork::send(int from, int to, int64_t tag, ByteView bytes,
   check_rank(to);
   MutexLock lock(mutex_);
   HOLDFAST_TRY(check_alive(from, to));
-  const QueueLoad& waiting = at(to).inbox.waiting(from);
+  const QueueLoads& waiting = at(to).inbox.waiting(from);
   // Messages of collective calls have no limit: those calls wait for each other anyway.
   const bool own = tag >= 0;
-  while (own && !waiting.has_room(bytes.size(), queue_)) {
+  while (own && !waiting.has_room(tag, bytes.size(), queue_)) {
     if (env_.now() >= deadline) {
       return timed_out("rank {}: send to rank {}, tag {}: queue of {} is full", from,
                        to, tag, queue_.messages);

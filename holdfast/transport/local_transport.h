@@ -17,8 +17,8 @@ namespace holdfast {
 // endpoints. Safe from all threads.
 class LocalNetwork {
  public:
-  // `queue` messages of together `queue_bytes` may wait for one receiver from one
-  // sender before send blocks. A longer message may wait alone.
+  // `queue` messages of together `queue_bytes` of one tag may wait for one
+  // receiver from one sender before send blocks. A longer message may wait alone.
   LocalNetwork(Env& env, int size, size_t queue = 1024,
                int64_t queue_bytes = kQueueBytes);
   ~LocalNetwork();

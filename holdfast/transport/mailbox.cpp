@@ -56,7 +56,7 @@ Result<void> Mailbox::wait_for_room(int to, int64_t tag, size_t size,
   // Messages of collective calls have no limit: those calls wait for each other anyway.
   const bool own = tag >= 0;
   HOLDFAST_TRY(check_alive(to));
-  while (!at(to).up || (own && !at(to).unreceived.has_room(size, queue_))) {
+  while (!at(to).up || (own && !at(to).unreceived.has_room(tag, size, queue_))) {
     if (env_.now() >= deadline) {
       if (!at(to).up) return timed_out("rank {}: not connected to rank {}", rank_, to);
       return timed_out("rank {}: send to rank {}, tag {}: queue of {} is full", rank_,
@@ -65,7 +65,7 @@ Result<void> Mailbox::wait_for_room(int to, int64_t tag, size_t size,
     env_.wait_until(changed_, mutex_, deadline);
     HOLDFAST_TRY(check_alive(to));
   }
-  if (own) at(to).unreceived.add(size);
+  if (own) at(to).unreceived.add(tag, size);
   return {};
 }
 
@@ -114,8 +114,8 @@ Result<void> Mailbox::wait_for_message(int from, int64_t tag, Landing* landing,
   return {};
 }
 
-void Mailbox::confirm(int from, size_t size) {
-  loop_->send(from, encode_frame(FrameKind::kReceived, static_cast<int64_t>(size)));
+void Mailbox::confirm(int from, int64_t tag) {
+  loop_->send(from, encode_frame(FrameKind::kReceived, tag));
 }
 
 Result<std::optional<size_t>> Mailbox::land(int from, int64_t tag, ByteSpan into,
@@ -139,10 +139,10 @@ Result<Bytes> Mailbox::recv(int from, int64_t tag, Instant deadline) {
   HOLDFAST_TRY(wait_for_message(from, tag, nullptr, deadline));
   Bytes message = inbox_.take_message(from, tag);
   if (tag >= 0 && from == rank_) {
-    at(from).unreceived.remove(message.size());
+    at(from).unreceived.remove(tag);
     changed_.notify_all();
   } else if (tag >= 0) {
-    confirm(from, message.size());
+    confirm(from, tag);
   }
   return message;
 }
@@ -170,7 +170,7 @@ Result<void> Mailbox::on_frame(int rank, Frame frame) {
   if (frame.kind == FrameKind::kMessage && frame.landing != nullptr) {
     std::optional<Bytes> elsewhere = frame.landing->finish();
     if (!elsewhere.has_value()) {
-      confirm(rank, *frame.landing->landed());
+      confirm(rank, frame.number);
       changed_.notify_all();
       return {};
     }
@@ -180,19 +180,14 @@ Result<void> Mailbox::on_frame(int rank, Frame frame) {
     // A receiver that waits takes this message, so that the next must not land there.
     landings_.erase({rank, frame.number});
     if (frame.number >= 0 &&
-        !inbox_.waiting(rank).has_room(frame.bytes.size(), queue_)) {
-      return invalid("more than {} messages or {} bytes wait to be received",
-                     queue_.messages, queue_.bytes);
+        !inbox_.waiting(rank).has_room(frame.number, frame.bytes.size(), queue_)) {
+      return invalid("more than {} messages or {} bytes of tag {} wait to be received",
+                     queue_.messages, queue_.bytes, frame.number);
     }
     inbox_.put(rank, frame.number, std::move(frame.bytes));
-  } else {
-    QueueLoad& unreceived = at(rank).unreceived;
-    if (frame.number < 0 || frame.number > unreceived.bytes ||
-        unreceived.messages == 0) {
-      return invalid("a message of {} bytes confirmed, but {} of {} were on their way",
-                     frame.number, unreceived.messages, unreceived.bytes);
-    }
-    unreceived.remove(static_cast<size_t>(frame.number));
+  } else if (!at(rank).unreceived.remove(frame.number)) {
+    return invalid("a message of tag {} confirmed, but none was on its way",
+                   frame.number);
   }
   changed_.notify_all();
   return {};

@@ -17,7 +17,7 @@
 namespace holdfast {
 
 struct MailboxLimits {
-  QueueLimit queue{};      // on its way to one rank before send() waits
+  QueueLimit queue{};      // on its way to one rank with one tag before send() waits
   int64_t most_bytes = 0;  // of a message
 };
 
@@ -70,7 +70,7 @@ class Mailbox : public FrameEvents {
   struct Peer {
     bool up = false;
     std::optional<std::string> gone{};  // the reason, if the peer is gone
-    QueueLoad unreceived{};             // messages to it that it has not received yet
+    QueueLoads unreceived{};            // messages to it that it has not received yet
   };
 
   Peer& at(int rank) HOLDFAST_REQUIRES(mutex_) {
@@ -85,8 +85,8 @@ class Mailbox : public FrameEvents {
   // Waits until a message is there or has landed.
   Result<void> wait_for_message(int from, int64_t tag, Landing* landing,
                                 Instant deadline) HOLDFAST_REQUIRES(mutex_);
-  // Counts a message of another rank as received, and tells that rank.
-  void confirm(int from, size_t size);
+  // Tells another rank that its oldest message of this tag was received.
+  void confirm(int from, int64_t tag);
   // Waits until a message of this size may be sent, and counts it.
   Result<void> wait_for_room(int to, int64_t tag, size_t size, Instant deadline)
       HOLDFAST_REQUIRES(mutex_);

@@ -29,7 +29,7 @@ Result<int> decode_hello(ByteView bytes, const JobToken& token, int size);
 
 enum class FrameKind : uint32_t {
   kMessage = 0x31666d68,   // a message; its number is the tag
-  kReceived = 0x31667268,  // a message of so many bytes was received; no bytes
+  kReceived = 0x32667268,  // the oldest message with this tag was received; no bytes
 };
 inline constexpr size_t kFrameHeaderBytes = 4 + 8 + 8;
 

@@ -29,8 +29,8 @@ namespace holdfast {
 // Tells messages between the same two ranks apart. Chosen by the caller, >= 0.
 using Tag = int32_t;
 
-// How many bytes may be on their way from one rank to another before send() waits,
-// unless the transport's options say otherwise.
+// How many bytes may be on their way from one rank to another with one tag before send()
+// waits, unless the transport's options say otherwise.
 inline constexpr int64_t kQueueBytes = int64_t{16} << 20;
 
 // Every wait that takes longer than `after` calls `tell` once with the ranks that it

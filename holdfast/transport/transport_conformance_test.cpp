@@ -138,10 +138,10 @@ TEST_P(TransportConformanceTest, AWaitingReceiverTimesOutWhenTheClockPasses) {
 }
 
 TEST_P(TransportConformanceTest, AFullQueueIsATimeoutUntilSomebodyReceives) {
-  for (int i = 0; i < 4; ++i) ASSERT_OK(at(0).send(1, i, {}, past()));
+  for (int i = 0; i < 4; ++i) ASSERT_OK(at(0).send(1, 9, {}, past()));
   EXPECT_ERROR(at(0).send(1, 9, {}, past()), ErrorCode::kTimeout);
   EXPECT_OK(at(2).send(1, 9, {}, past()));
-  ASSERT_OK(at(1).recv(0, 2, kNoDeadline));
+  ASSERT_OK(at(1).recv(0, 9, kNoDeadline));
   EXPECT_OK(at(0).send(1, 9, {}, kNoDeadline));
 }
 
@@ -157,6 +157,21 @@ TEST_P(TransportConformanceTest, AQueueFullOfBytesIsATimeoutUntilSomebodyReceive
   EXPECT_ERROR(at(0).send(1, 0, Bytes(1), past()), ErrorCode::kTimeout);
   EXPECT_EQ(at(1).recv(0, 0, kNoDeadline)->size(), 5000u);
   EXPECT_OK(at(0).send(1, 0, Bytes(1), kNoDeadline));
+}
+
+// The receiver may wait for any tag first.
+TEST_P(TransportConformanceTest, AFullQueueOfOneTagKeepsNoOtherTagBack) {
+  ASSERT_OK(at(0).send(1, 3, Bytes(1), past()));
+  ASSERT_OK(at(0).send(1, 0, Bytes(5000), past()));
+  EXPECT_ERROR(at(0).send(1, 0, Bytes(1), past()), ErrorCode::kTimeout);
+  ASSERT_OK(at(0).send(1, 1, Bytes(6000), past()));
+  ASSERT_OK(at(0).send_in_place(1, 2, bytes_of("short"), kNoDeadline));
+  EXPECT_EQ(heard(1, 0, 2), "short");
+  EXPECT_EQ(at(1).recv(0, 1, kNoDeadline)->size(), 6000u);
+  EXPECT_ERROR(at(0).send(1, 0, Bytes(1), past()), ErrorCode::kTimeout);
+  EXPECT_EQ(at(1).recv(0, 0, kNoDeadline)->size(), 5000u);
+  EXPECT_EQ(at(1).recv(0, 3, kNoDeadline)->size(), 1u);
+  EXPECT_OK(at(0).send(1, 0, Bytes(5000), kNoDeadline));
 }
 
 TEST_P(TransportConformanceTest, BytesAreSentFromTheirPlaceAndReceivedIntoOne) {

@@ -13,31 +13,47 @@
 
 namespace holdfast {
 
-// How much one rank may send to another before the other has received it.
+// How much one rank may send to another with one tag before the other has received it.
 struct QueueLimit {
   int64_t messages = 0;
   int64_t bytes = 0;
 };
 
-// The messages from one rank to another that were not received yet.
-struct QueueLoad {
-  int64_t messages = 0;
-  int64_t bytes = 0;
-
-  void add(size_t message) {
-    ++messages;
-    bytes += static_cast<int64_t>(message);
+// The messages between two ranks that were not received yet. Each tag has a queue of its
+// own, because its receiver may come late: a long message must not keep those of another
+// tag back, for which the same receiver may wait first.
+class QueueLoads {
+ public:
+  void add(int64_t tag, size_t message) {
+    Load& load = loads_[tag];
+    load.messages.push_back(static_cast<int64_t>(message));
+    load.bytes += static_cast<int64_t>(message);
   }
-  void remove(size_t message) {
-    --messages;
-    bytes -= static_cast<int64_t>(message);
+  // Removes the oldest message of the tag. False if there is none.
+  bool remove(int64_t tag) {
+    const auto found = loads_.find(tag);
+    if (found == loads_.end()) return false;
+    Load& load = found->second;
+    load.bytes -= load.messages.front();
+    load.messages.pop_front();
+    if (load.messages.empty()) loads_.erase(found);
+    return true;
   }
   // True if one more message fits. A message longer than the limit fits alone.
-  bool has_room(size_t message, const QueueLimit& limit) const {
-    if (messages == 0) return true;
-    return messages < limit.messages &&
-           bytes + static_cast<int64_t>(message) <= limit.bytes;
+  bool has_room(int64_t tag, size_t message, const QueueLimit& limit) const {
+    const auto found = loads_.find(tag);
+    if (found == loads_.end()) return true;
+    const Load& load = found->second;
+    return std::ssize(load.messages) < limit.messages &&
+           load.bytes + static_cast<int64_t>(message) <= limit.bytes;
   }
+
+ private:
+  struct Load {
+    std::deque<int64_t> messages{};  // their lengths, the oldest first
+    int64_t bytes = 0;
+  };
+  std::map<int64_t, Load> loads_;  // by tag; none is empty
 };
 
 // Messages that have arrived and that nobody has received yet. Tags >= 0 belong to
@@ -47,7 +63,7 @@ class Inbox {
   explicit Inbox(int size) : waiting_(static_cast<size_t>(size)) {}
 
   void put(int from, int64_t tag, Bytes message) {
-    if (tag >= 0) waiting(from).add(message.size());
+    if (tag >= 0) waiting(from).add(tag, message.size());
     messages_[{from, tag}].push_back(std::move(message));
   }
   bool has(int from, int64_t tag) const { return messages_.contains({from, tag}); }
@@ -57,11 +73,11 @@ class Inbox {
     Bytes message = std::move(channel->second.front());
     channel->second.pop_front();
     if (channel->second.empty()) messages_.erase(channel);
-    if (tag >= 0) waiting(from).remove(message.size());
+    if (tag >= 0) waiting(from).remove(tag);
     return message;
   }
   // The messages of that rank that wait, without those of collective calls.
-  QueueLoad& waiting(int from) { return waiting_[static_cast<size_t>(from)]; }
+  QueueLoads& waiting(int from) { return waiting_[static_cast<size_t>(from)]; }
 
   // The tag of this rank's next collective call. Removes messages that failed
   // collective calls left behind.
@@ -76,7 +92,7 @@ class Inbox {
 
  private:
   std::map<std::pair<int, int64_t>, std::deque<Bytes>> messages_;  // by sender and tag
-  std::vector<QueueLoad> waiting_;                                 // by sender
+  std::vector<QueueLoads> waiting_;                                // by sender
   int64_t collectives_ = 0;
 };
 

@@ -10,6 +10,7 @@ import pytest
 from holdfast import _native
 from holdfast.errors import UnavailableError
 from holdfast.torch.recover.buddies import BuddyGate
+from holdfast.torch.recover.open_gate import OpenGate
 
 
 def connected(size):
@@ -102,6 +103,41 @@ def test_records_longer_than_half_of_what_a_connection_keeps_go_to_both_buddies(
     for gate in gates:
         kept = {one.peer: one.record[:2] for one in gate.records()}
         assert kept == {peer: bytes([5, peer]) for peer in range(3) if peer != gate.rank}
+
+
+@pytest.mark.parametrize("kind, second", [(BuddyGate, ("later", True)), (OpenGate, ("long", False))])
+def test_a_record_is_not_of_the_end_if_a_later_one_found_no_room(kind, second):
+    """Otherwise a replacement would take what is in it for all that the lost rank had."""
+    gates = [kind(rank, hosts=[0, 1, 2]) for rank in connected(3)]
+    records = {"gate": b"g", "early": b"e", "long": bytes(17 << 20), "later": b"l", "last": b"z"}
+
+    def refresh(name):
+        try:
+            gates[0].refresh(1, records[name])
+        except TimeoutError:
+            return False
+        return True
+
+    def become(buddy, name, is_at_end):
+        """Waits until the record of rank 0 is that one."""
+        until, seen = time.monotonic() + 20, None
+        while seen != (records[name], is_at_end) and time.monotonic() < until:
+            seen = next(((one.record, one.is_at_end) for one in gates[buddy].records() if one.peer == 0), None)
+        assert seen == (records[name], is_at_end), f"{name} {is_at_end}: {seen and (seen[0][:1], seen[1])}"
+
+    assert on_all(gates, lambda gate: gate.pass_gate(1, records["gate"])) == [None] * 3
+    assert refresh("early")
+    for buddy in (1, 2):
+        become(buddy, "early", True)
+    assert refresh("long")
+    refresh("later")  # the first buddy has received nothing in between
+    become(1, "long", False)
+    become(2, *second)
+    until = time.monotonic() + 20
+    while not refresh("last") and time.monotonic() < until:
+        time.sleep(0.01)
+    for buddy in (1, 2):
+        become(buddy, "last", True)
 
 
 def test_interrupt_ends_a_gate_that_waits():

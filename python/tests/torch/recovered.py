@@ -108,6 +108,7 @@ HOW = {
     "late group": "a process group that is made in the first ck.run()",
     "assigns a buffer": "the step assigns a buffer, which it reads in the next step",
     "table": "a large buffer that the forward pass writes to",
+    "own table": "a buffer of 20 MiB of which each rank has its own values, to which the step writes",
     "masks": "large buffers that nothing changes, one of which is not saved",
     "spoils a mask": "survivors write to that one when a rank was lost",
     "saves": "ck.save() before the loop and behind ck.step()",
@@ -257,10 +258,12 @@ class Training:
             self.net.register_buffer("last", torch.zeros(WIDTH))
         if "table" in how:
             self.net.register_buffer("table", torch.zeros(1 << 19))
+        if "own table" in how:
+            self.net.register_buffer("own_table", torch.full((5 << 20,), 1.0 + rank))
         for name in ("mask", "unsaved mask") if "masks" in how else ():
             self.net.register_buffer(name.replace(" ", "_"), torch.randn(1 << 19), persistent=name == "mask")
         self.model = DistributedDataParallel(
-            self.net, bucket_cap_mb=0.003, gradient_as_bucket_view="views" in how,
+            self.net, bucket_cap_mb=0.003, gradient_as_bucket_view="views" in how, broadcast_buffers="own table" not in how,
             static_graph="static" in how, find_unused_parameters="unused" in how)
         if "power" in how:
             self.model.register_comm_hook(PowerSGDState(None, 1, start_powerSGD_iter=2), powerSGD_hook)
@@ -368,6 +371,8 @@ class Training:
             dist.all_reduce(torch.ones(1), group=late_group())
         if "in place" in how:
             batch.pop()
+        if "own table" in how:
+            self.net.own_table.mul_(1.25)
         if "sums much" in how:
             dist.all_reduce(torch.ones(1 << 19))
         loss = self._make_gradients(batch)

@@ -5,7 +5,7 @@ import json
 import pytest
 from hooked import STEPS, train_in_turn
 from ranks import run_ranks
-from recovered_jobs import SCRIPT, launch
+from recovered_jobs import SCRIPT, Ran, Whole, launch
 
 
 def train_under_launcher(tmp_path, ranks, *arguments):
@@ -45,3 +45,10 @@ def test_a_job_of_one_rank_trains_as_without_holdfast_and_begins_again_if_it_die
     found, said = train_under_launcher(tmp_path, 1, "none", "0:3")
     assert "rank 0" in said and "start again" in said, said
     assert found == plain
+
+
+def test_records_longer_than_the_queue_of_the_transport_keep_no_step_back(tmp_path, tmp_path_factory):
+    """A buddy receives a record at its next gate; what ranks agree on in between comes over the same connection."""
+    ran = Ran("ddp", tmp_path / "run", 5, ["1:3:after step"], ["own table"], ranks=2, timeout=60)
+    ran.check(Whole(tmp_path_factory)("ddp", 5, ["own table"], ranks=2))
+    assert "replica, exact, 0 steps lost" in ran.said, ran.said

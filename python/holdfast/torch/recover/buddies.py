@@ -6,6 +6,7 @@ waits for it. So a rank and its first buddy may die together, or one while the o
 form islands (islands.py), the second buddy is in another one.
 """
 
+import contextlib
 import struct
 import threading
 import time
@@ -18,8 +19,11 @@ from holdfast.torch.recover.call_log import Key
 from holdfast.torch.recover.islands import Island, ranks_outside
 
 TAG = 0x4824  # of records for second buddies; the tags of other messages are in wire_tags.h
-_LONG = 4 << 20  # bytes; the transport keeps 16 MiB for a rank
+LATER = 0x4825  # of a HEAD alone: a record that was not sent, so that the one before it is not the newest
+_LONG = 4 << 20  # bytes; the transport keeps 16 MiB of a tag for a rank
 HEAD = struct.Struct("<qqq?")  # generation, update, serial number, whether it is of the end of a step
+
+_Record = tuple[tuple[int, int], bool, bytes]  # its generation and serial number, whether it is of an end, its bytes
 
 
 @dataclass
@@ -67,8 +71,10 @@ class BuddyGate:
         self._islands: list[Island] = []
         self._sent = 0  # records, to the second buddy
         self._awaited: int | None = None  # the update whose record the peer has sent, or sends now
-        # Records of the peer by update: generation and serial number, whether of an end, the bytes.
-        self._kept: dict[int, tuple[tuple[int, int], bool, bytes]] = {}
+        # Records of the peer by update.
+        self._kept: dict[int, _Record] = {}
+        # The newest records that peers have made and not sent, by peer: update, generation and serial number.
+        self._later: dict[int, tuple[int, tuple[int, int]]] = {}
         self._lock = threading.Lock()
 
     @property
@@ -114,12 +120,15 @@ class BuddyGate:
         """Sends the record again after the update. Does not wait.
 
         A long one does not go to the second buddy, who receives nothing before its next gate: the record of
-        that gate would have to wait for a rank that waits in the gate itself.
+        that gate would have to wait for a rank that waits in the gate itself. It hears that there is a newer one.
         """
-        self._gate.refresh(update, record)
-        if len(record) > _LONG:
-            return
-        self._send(self._gate.generation, update, record, is_at_end=True, timeout=0.0)
+        try:
+            self._gate.refresh(update, record)
+        finally:
+            if self._second is not None:
+                self._sent += 1
+                head = HEAD.pack(self._gate.generation, update, self._sent, True)
+                self._send_again(self._second, head, None if len(record) > _LONG else record)
 
     def hear_last_words(self, seconds: float) -> None:
         """Takes in what lost ranks have sent. Called before the transport is closed."""
@@ -135,7 +144,7 @@ class BuddyGate:
         self._take_all(0.0)
         with self._lock:
             if (second := self._kept.get(update)) is not None:
-                made.append(KeptRecord(self._peer, second[2], second[1], is_first=False))
+                made.append(self._told(self._peer, update, second, is_first=False))
         return made
 
     def keep_apart(self, islands: list[Island]) -> None:
@@ -148,18 +157,42 @@ class BuddyGate:
         with self._lock:
             self._kept, self._awaited = {}, None  # the new peer sends its next record here
 
-    def _send(self, generation: int, update: int, record: bytes, *, is_at_end: bool,
-              timeout: float | None = None) -> None:
+    def _send(self, generation: int, update: int, record: bytes, *, is_at_end: bool) -> None:
         if self._second is not None:
             self._sent += 1
             head = HEAD.pack(generation, update, self._sent, is_at_end)
-            self._transport.send(self._second, TAG, head + record, timeout)
+            self._transport.send(self._second, TAG, head + record)
+
+    def _send_again(self, buddy: int, head: bytes, record: bytes | None) -> None:
+        """Sends a record without waiting. If that cannot be, the buddy hears that it does not have the newest."""
+        if record is not None:
+            with contextlib.suppress(TimeoutError):
+                self._transport.send(buddy, TAG, head + record, 0.0)
+                return
+        self._transport.send(buddy, LATER, head, 0.0)
+
+    def _hear_later(self, peer: int) -> None:
+        """Takes in which records that peer has not sent."""
+        with contextlib.suppress(Error, TimeoutError):  # nothing more has come
+            while True:
+                generation, update, serial, _ = HEAD.unpack_from(self._transport.recv(peer, LATER, 0.0))
+                with self._lock:
+                    known = self._later.get(peer, (0, (-1, 0)))
+                    self._later[peer] = max(known, (update, (generation, serial)), key=lambda one: one[1])
+
+    def _told(self, peer: int, update: int, kept: _Record, *, is_first: bool) -> KeptRecord:
+        """The record of a peer. One that is not its newest counts as one of the gate."""
+        age, is_at_end, record = kept
+        made, newest = self._later.get(peer, (0, (-1, 0)))
+        return KeptRecord(peer, record, is_at_end and not (made == update and newest > age), is_first)
 
     def _take_last(self) -> None:
         """Takes in the record that the peer has sent for its last gate, which is here already as a rule.
 
         Otherwise records would pile up in the transport.
         """
+        if self._second is not None:
+            self._hear_later(self._peer)
         while self._second is not None and self._awaited is not None:
             if self._take(self._transport.recv(self._peer, TAG)) == self._awaited:
                 break
@@ -171,7 +204,7 @@ class BuddyGate:
             while self._second is not None:
                 self._take(self._transport.recv(self._peer, TAG, max(0.0, until - time.monotonic())))
         except (Error, TimeoutError):
-            pass
+            self._hear_later(self._peer)
 
     def _take(self, message: bytes) -> int:
         """Keeps a record. Returns its update."""

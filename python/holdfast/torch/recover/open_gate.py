@@ -64,7 +64,9 @@ class OpenGate(BuddyGate):
 
     def refresh(self, update: int, record: bytes) -> None:
         """Sends the record again after the update. Does not wait."""
-        self._send_all(update, record, is_at_end=True, timeout=0.0)
+        self._sent += 1
+        for buddy in self._buddies:
+            self._send_again(buddy, HEAD.pack(self._generation, update, self._sent, True), record)
 
     def hear_last_words(self, seconds: float) -> None:
         """Takes in what lost ranks have sent. Called before the transport is closed."""
@@ -74,7 +76,7 @@ class OpenGate(BuddyGate):
         """The records that this rank keeps of the update that it has made."""
         self._take_all(0.0)
         with self._lock:
-            return [KeptRecord(peer, kept[self._at][2], kept[self._at][1], is_first=peer == self._peers[0])
+            return [self._told(peer, self._at, kept[self._at], is_first=peer == self._peers[0])
                     for peer, kept in self._records.items() if self._at in kept]
 
     def newest(self) -> list[list[int]]:
@@ -83,11 +85,11 @@ class OpenGate(BuddyGate):
         with self._lock:
             return [[peer, max(kept)] for peer, kept in self._records.items() if kept]
 
-    def _send_all(self, update: int, record: bytes, *, is_at_end: bool, timeout: float | None = None) -> None:
+    def _send_all(self, update: int, record: bytes, *, is_at_end: bool) -> None:
         self._sent += 1
         head = HEAD.pack(self._generation, update, self._sent, is_at_end)
         for buddy in self._buddies:
-            self._transport.send(buddy, TAG, head + record, timeout)
+            self._transport.send(buddy, TAG, head + record)
 
     def _take_all(self, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -95,6 +97,7 @@ class OpenGate(BuddyGate):
             with contextlib.suppress(Error, TimeoutError):  # nothing comes any more
                 while True:
                     self._keep(peer, self._transport.recv(peer, TAG, max(0.0, until - time.monotonic())))
+            self._hear_later(peer)
 
     def _keep(self, peer: int, message: bytes) -> None:
         generation, update, serial, is_at_end = HEAD.unpack_from(message)
