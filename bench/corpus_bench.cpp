@@ -8,7 +8,8 @@
 // page cache was dropped, which needs root) and cached. Indexing is compared with a
 // sequential read of the file in blocks of 1 MiB. A full shuffle, of which `samples`
 // samples are read in batches of 256, is compared with as many preads of the same lines in
-// the same order, by as many threads, each into memory of its own.
+// the same order, by as many threads, each into memory of its own. Last, a file of 10^8
+// windows is opened, and a batch of another number of ranks is found at any position of it.
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <unistd.h>
@@ -29,6 +30,8 @@ constexpr double kLeastIndexing = 0.5;
 constexpr double kLeastShuffle = 0.8;
 constexpr int64_t kLine = 1024;
 constexpr int64_t kBatch = 256;
+constexpr int64_t kWindows = 100'000'000;
+constexpr double kMostMilliseconds = 10;
 
 struct Settings {
   int64_t bytes = 2'000'000'000;
@@ -76,7 +79,39 @@ class Bench {
     corpus_ = HOLDFAST_TRY(Corpus::open(
         *env_, {file_.native()}, {.threads = static_cast<int>(settings_.threads)}));
     for (const char* const cache : {"cold", "cached"}) HOLDFAST_TRY(measure(cache));
+    return measure_windows();
+  }
+
+  Result<void> measure_windows() {
+    const Path path = folder_ / "windows.bin";
+    const auto file = HOLDFAST_TRY(env_->open(path, {.mode = OpenMode::kTruncate}));
+    HOLDFAST_TRY(file->truncate(kWindows));
+    HOLDFAST_TRY(file->close());
+    const auto open = [&] {
+      return Corpus::open(*env_, {path.native()}, {.context = 1, .dtype = Dtype::kU8});
+    };
+    HOLDFAST_TRY(open());  // makes the index
+    Series opened, found;
+    for (int64_t round = 0; round < 10 * settings_.rounds; ++round) {
+      const Instant start = env_->now();
+      const auto corpus = HOLDFAST_TRY(open());
+      opened.add(1e3 * seconds_since(start));
+      found.add(HOLDFAST_TRY(find_batch(*corpus, round)));
+    }
+    report_.at_most("10^8 windows: open, ms", opened, kMostMilliseconds);
+    report_.at_most("10^8 windows: find a batch at any position, ms", found, kMostMilliseconds);
     return {};
+  }
+
+  // Milliseconds. Position and number of ranks are others in each round.
+  Result<double> find_batch(const Corpus& corpus, int64_t round) {
+    const int64_t at = round * 7'654'321 % (kWindows - kBatch), ranks = 1 + round % 9;
+    const Instant start = env_->now();
+    const auto sequence = HOLDFAST_TRY(SampleSequence::create(
+        {.samples = corpus.samples(), .seed = 5, .batch = kBatch}));
+    const Positions share = share_of(HOLDFAST_TRY(sequence.batch_at(at)), round % ranks, ranks);
+    HOLDFAST_TRY(corpus.ranges_of(sequence.indices(share)));
+    return 1e3 * seconds_since(start);
   }
 
   Result<void> measure(const std::string& cache) {

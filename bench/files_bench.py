@@ -3,10 +3,11 @@
     files_bench.py [--bytes N] [--rounds N] [--parts PART,...] [--folder PATH] [--json FILE] [--doc]
 
     native  indexing beside a sequential read, and a full shuffle beside bare preads on as many threads
-            (bench/corpus_bench.cpp)
+            (bench/corpus_bench.cpp); how long 10^8 windows take to open, and to find a batch in
     loader  holdfast.data.loader(Files(...)) without workers, beside a torch DataLoader with 2 workers
             whose dataset seeks and reads a line
-    mount   the files of `holdfast mount`, read one after the other, beside the data file itself
+    mount   the files of `holdfast mount`, read one after the other, beside the data file itself; how long
+            it takes to list the files of 10^8 windows
 
 The data are lines of 1 KiB of JSONL. "cold" means that the page cache was dropped before, which needs
 root; on a virtual machine its host may still have the file. --doc makes the section of
@@ -148,8 +149,23 @@ def mount(given: argparse.Namespace, folder: Path) -> dict:
         total, seconds = read_all([path])
         return total / seconds
 
-    return in_turns({"raw": raw, "mount": lambda: rate("--no-shuffle"), "shuffled": rate,
-                     "again": lambda: rate("--no-shuffle", times=2)}, given.rounds)  # fmt: skip
+    return {**in_turns({"raw": raw, "mount": lambda: rate("--no-shuffle"), "shuffled": rate,
+                        "again": lambda: rate("--no-shuffle", times=2)}, given.rounds),
+            "listed": [list_windows(folder) for _ in range(given.rounds)]}  # fmt: skip
+
+
+def list_windows(folder: Path) -> float:
+    """The seconds that it takes to list one worker's files of 10^8 windows, on a fresh mount."""
+    path = folder / "windows.bin"
+    if not path.exists():
+        with path.open("wb") as file:
+            file.truncate(10**8)
+    with mounted(path, folder / "windows", "--dtype", "u8", "--context", "1"):
+        start = time.perf_counter()
+        names = os.listdir(folder / "windows/from-54321-of-7/worker-3")
+        seconds = time.perf_counter() - start
+    assert len(names) == 383, len(names)
+    return seconds
 
 
 def measure(given: argparse.Namespace) -> dict:

@@ -70,7 +70,7 @@ void* on_init(fuse_conn_info* connection, fuse_config* config) {
   config->attr_timeout = 3600;
   connection->want &= ~static_cast<unsigned>(FUSE_CAP_READDIRPLUS);  // would ask for sizes
   connection->want |= connection->capable & FUSE_CAP_SPLICE_WRITE;  // for Pipe
-  connection->max_read = Pipe::kMost;
+  connection->max_read = static_cast<unsigned>(Pipe::most());
   return fuse_get_context()->private_data;
 }
 
@@ -214,7 +214,7 @@ Result<void> mount_tree(const MountTree& tree, const MountOptions& options) {
   fuse_set_log_func(keep_log);
   Mounted self{.tree = tree, .options = options, .since = std::time(nullptr)};
   std::string name = "holdfast";
-  std::string option = fmt::format("-oro,fsname=holdfast,subtype=holdfast,max_read={}", Pipe::kMost);
+  std::string option = fmt::format("-oro,fsname=holdfast,subtype=holdfast,max_read={}", Pipe::most());
   char* words[] = {name.data(), option.data(), nullptr};
   fuse_args arguments{.argc = 2, .argv = words, .allocated = 0};
   const fuse_operations calls = operations();

@@ -24,14 +24,31 @@ bool Pipe::is_empty() const {
   return in_ >= 0 && ::ioctl(out_, FIONREAD, &left) == 0 && left == 0;
 }
 
-bool Pipe::renew() {
-  close();
+bool Pipe::can_hold(int end, size_t most) {
+  return ::fcntl(end, F_SETPIPE_SZ, static_cast<int>(2 * most)) >= 0;
+}
+
+size_t Pipe::most() {
+  static const size_t most = [] {
+    constexpr size_t kUsual = 512 << 10;
+    Pipe pipe;
+    const bool is_long = pipe.open() && can_hold(pipe.in_, 2 * kUsual);
+    return is_long ? 2 * kUsual : kUsual;
+  }();
+  return most;
+}
+
+bool Pipe::open() {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return false;
   out_ = ends[0];
   in_ = ends[1];
-  // Bytes that do not begin with a page need one page more.
-  return ::fcntl(in_, F_SETPIPE_SZ, 2 * kMost) >= 0;
+  return true;
+}
+
+bool Pipe::renew() {
+  close();
+  return open() && can_hold(in_, most());
 }
 
 bool Pipe::fill(int descriptor, int64_t offset, size_t count) {

@@ -21,11 +21,15 @@ class Pipe {
   // Where they come out.
   int out() const { return out_; }
 
-  // A longer pipe needs a right.
-  static constexpr size_t kMost = 512 << 10;
+  // How many bytes a pipe can hold: 1 MiB, or 512 KiB without the right to a longer pipe.
+  static size_t most();
 
  private:
+  // A pipe for that many bytes that do not begin with a page needs one page more, and the
+  // length of a pipe is a power of 2.
+  static bool can_hold(int end, size_t most);
   bool is_empty() const;
+  bool open();
   bool renew();
   void close();
 
