@@ -45,7 +45,8 @@ def test_a_death_at_any_point_of_a_change_loses_no_step(tmp_path, alone, worker,
     job.check_steps(alone)
     assert is_early or job.check_bits() >= 1
     # After the commit the change is made, and the dead worker is replaced.
-    last = job.configurations()[max(job.losses())]
+    # A job that began again ends at an earlier step than the one before had reached.
+    last = job.lines()[0][-1][1] if is_early else job.configurations()[max(job.losses())]
     assert last == ("tp=1,pp=1,dp=4" if point == "committed" else
                     "tp=1,pp=1,dp=3" if worker == 3 else "tp=1,pp=2,dp=1"), job.said
 
