@@ -205,7 +205,7 @@ class Run:
                 more = line.at - before.at - took[line.ranks]
                 changes += more if before.ranks != line.ranks else 0.0
                 stalled += more if before.ranks == line.ranks else 0.0
-                # Those that leave have waited for the change, too.
+                # Workers that leave in a change have waited for it, too, so the larger number of workers counts.
                 found["changes" if before.ranks != line.ranks else "stalled"] += more * max(before.ranks, line.ranks)
             for line in life.lines:
                 found["redone"] += took[line.ranks] * line.ranks if line.step in made else 0.0

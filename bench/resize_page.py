@@ -255,7 +255,7 @@ def beside_simulated(rows: list[dict]) -> str:
 
 
 def beyond_doubt(rows: list[dict], first: str) -> str:
-    """Which overheads differ from that of the first policy in a whole interval of 95 %."""
+    """Names the policies whose overhead differs from that of the policy `first`: the interval of the difference leaves out 0."""
     told = []
     for every in rows[0]["ways"]:
         costs = [[row["ways"][way]["overhead"] for row in rows] for way in (every, first)]

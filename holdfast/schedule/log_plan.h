@@ -18,9 +18,10 @@
 //
 //   price = (2 R(both) - R(left one) - R(right one)) / bytes that go right over the border between them.
 //
-// That is the rule of SWIFT's public code: it counts each group as one host, hosts as equally often lost, and only
-// the bytes that go right. So the sums are wrong for groups of several hosts. The plan that is returned has the
-// true cost and bytes, and keeps the limits.
+// The price above is the rule of SWIFT's public code: it counts each group as one host,
+// hosts as equally often lost, and only the bytes that go right. So the sums are wrong for
+// groups of several hosts. The plan that is returned has the true cost and bytes, and
+// keeps the limits.
 //
 // Pure functions: the same input gives the same plan everywhere.
 #pragma once

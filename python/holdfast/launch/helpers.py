@@ -15,7 +15,7 @@ _MOST = 64  # of one rank
 
 
 class Helpers:
-    """Those that run now."""
+    """The processes that help a replacement to make its steps again, as long as they run."""
 
     def __init__(self) -> None:
         self.why_alone = ""  # why the next replacement gets none

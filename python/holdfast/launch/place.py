@@ -53,5 +53,5 @@ PAGE_WAITS_SINCE = 3  # since when it has waited in one; 0 if it waits in none
 
 
 def folder_of_helper(pid: int) -> Path:
-    """Where a process that helps a replacement has its job, which saves nothing. The launcher removes it."""
+    """The folder in which a process that helps a replacement opens its job. The launcher removes the folder."""
     return Path(tempfile.gettempdir()) / f"holdfast-helper-{pid}"

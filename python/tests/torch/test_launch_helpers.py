@@ -1,4 +1,4 @@
-"""Where the launcher starts processes that help a replacement, and what becomes of them."""
+"""Tests on which host the launcher starts processes that help a replacement, and when it ends them."""
 
 from holdfast.launch.helpers import Helpers
 from holdfast.launch.place import HELPERS

@@ -56,7 +56,7 @@ ModelChanges.after_save = lambda self, *told: False
 """
 
 
-# Of each loop: the script, its mend, and kills in which the mend matters ((): the usual ones).
+# Each row has a script, what takes its mend out, and the steps to kill in, where () means the usual steps.
 MENDED = [
     ("generator_of_script", NO_SEARCH, ()),
     ("generators_nobody_gave", NO_SEARCH, ()),

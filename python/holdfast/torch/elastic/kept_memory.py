@@ -18,7 +18,7 @@ Place = tuple[str, tuple[Any, ...]]  # a name, and a box
 
 
 def place_of(piece: Piece, name: str) -> Place:
-    """Which part of which tensor it is."""
+    """The name of a tensor and the extents of the box of it that the piece holds."""
     return name, tuple(map(tuple, piece.box.extents))
 
 
