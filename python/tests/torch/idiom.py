@@ -20,6 +20,7 @@ import logging
 import os
 import runpy
 import signal
+import subprocess
 import sys
 import time
 import traceback
@@ -84,7 +85,11 @@ def train(name, run, kills=()):
     """Runs a script until it ends, in a new process after each kill."""
     for kill in [*kills, None]:
         process = ranks.start(_live, name, str(run), kill)
-        code = process.wait(90)
+        try:
+            code = process.wait(90)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise AssertionError(f"{name} does not end; it printed:\n{Path(f'{run}.log').read_text()}") from None
         if code != -signal.SIGKILL:
             break
     printed = Path(f"{run}.log").read_text()
@@ -120,6 +125,7 @@ def _live(name, run, kill):
     _show_warnings()
     logging.getLogger().handlers.clear()  # those of pytest would take the warnings
     RUN, _kill_at = run, kill
+    torch.set_num_threads(1)  # several tests run at once, and threads that wait for each other take long then
     os.chdir(Path(run).parent)
     script = FOLDER / f"{name}.py"
     sys.argv = [str(script)]

@@ -14,6 +14,7 @@ they must be at the top level of a module. Arguments and results are pickled.
 """
 
 import contextlib
+import faulthandler
 import logging
 import os
 import pickle
@@ -79,7 +80,10 @@ class Nursery:
 
 
 class Started:
-    """A process that start() has forked, with the calls of subprocess.Popen that tests need."""
+    """A process that start() has forked, with the calls of subprocess.Popen that tests need.
+
+    A process that does not end in time prints on its standard error where its threads are.
+    """
 
     def __init__(self, pid: int) -> None:
         self.pid, self.returncode = pid, None
@@ -93,6 +97,8 @@ class Started:
         end = None if timeout is None else time.monotonic() + timeout
         while self.poll() is None:
             if end is not None and time.monotonic() > end:
+                self.send_signal(signal.SIGUSR2)
+                time.sleep(1)
                 raise subprocess.TimeoutExpired(f"process {self.pid}", timeout)
             time.sleep(0.01)
         return self.returncode
@@ -177,6 +183,7 @@ def _start(fn: Callable[..., int], args: tuple[Any, ...]) -> int:
 
 
 def _become(fn: Callable[..., int], args: tuple[Any, ...]) -> None:
+    faulthandler.register(signal.SIGUSR2, file=2)
     code = 1
     try:
         code = fn(*args)

@@ -2,7 +2,6 @@
 one without has."""
 
 import contextlib
-import faulthandler
 import fcntl
 import json
 import logging
@@ -66,7 +65,6 @@ def _launch(command, said, variables):
     os.dup2(out, 1)
     os.dup2(out, 2)
     os.setsid()
-    faulthandler.register(signal.SIGUSR2, file=2)  # also in the processes that it forks
     os.environ.update(variables)
     logging.getLogger().handlers.clear()  # those of pytest
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
