@@ -7,5 +7,6 @@ imports end. It has one thread, and keeps no state of the training.
   printer.py       prints what they print, with lines.py, in a process of its own
   coordinator.py   makes all decisions, on host 0; ranks.py, losses.py and recoveries.py are what it knows
   hosts.py         the other hosts, as it sees them
-  follower.py      the launcher of another host; meeting.py is how it meets that of host 0, also again
+  follower.py      the launcher of another host; host_connection.py is how it connects to that
+                   of host 0, also again
 """

@@ -4,8 +4,8 @@ import gc
 import os
 import sys
 
-from holdfast.launch.door import Refused, open_door
 from holdfast.launch.environment import share_cores
+from holdfast.launch.listener import Refused, open_listener
 from holdfast.launch.options import parse
 from holdfast.launch.orphans import Register
 
@@ -25,7 +25,7 @@ def main() -> int:
 
 def _run() -> int:
     options = parse(sys.argv[1:])
-    door = open_door(options)
+    listener = open_listener(options)
     Register(options).end_orphans()
     os.environ.setdefault("PYTHONUNBUFFERED", "1")
     share_cores(options.ranks * options.hosts)
@@ -41,7 +41,7 @@ def _run() -> int:
     from holdfast.launch.launcher import launch
 
     gc.freeze()  # what is imported is never garbage, and ranks look for garbage in a change of layout
-    return launch(options, door)
+    return launch(options, listener)
 
 
 if __name__ == "__main__":

@@ -17,11 +17,11 @@ from holdfast.launch.ending import CONTINUES_LATER, GAVE_UP, Ending
 from holdfast.launch.hosts import Host, Hosts
 from holdfast.launch.losses import Loss, Losses
 from holdfast.launch.options import Options
-from holdfast.launch.place import STOPPED
 from holdfast.launch.rank import Rank
 from holdfast.launch.ranks import Ranks, end_hang
 from holdfast.launch.recoveries import Recovery, say, words_of
 from holdfast.launch.room import Room
+from holdfast.launch.worker_identity import STOPPED
 
 _TO_AGREE = 20.0  # seconds for ranks to say where they are, after a death
 

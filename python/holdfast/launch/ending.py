@@ -7,8 +7,8 @@ rank has said that the last step is durable, or if there was none to save.
 import signal
 from typing import Any
 
-from holdfast.launch.place import STOPPED
 from holdfast.launch.ranks import Ranks
+from holdfast.launch.worker_identity import STOPPED
 
 GAVE_UP = 1
 CONTINUES_LATER = "the job ends, and continues from its newest checkpoint when it is started again"

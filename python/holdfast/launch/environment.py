@@ -7,29 +7,29 @@ import socket
 import struct
 from typing import Any
 
-from holdfast.launch.place import Place
+from holdfast.launch.worker_identity import WorkerIdentity
 
 _SIOCGIFADDR = 0x8915
 
 
-def environment(place: Place, job: dict[str, Any]) -> dict[str, str]:
+def environment(identity: WorkerIdentity, job: dict[str, Any]) -> dict[str, str]:
     """`job` is what the deciding launcher says of the job: id, address, port, host."""
     # A worker that waits for a place has no rank yet; the number of its device never changes.
-    rank, world = str(place.slot if place.rank < 0 else place.rank), str(place.world)
+    rank, world = str(identity.slot if identity.rank < 0 else identity.rank), str(identity.world)
     local, locals_ = job["local"]
     made = {
-        "RANK": rank, "LOCAL_RANK": str(local), "GROUP_RANK": str(place.home),
+        "RANK": rank, "LOCAL_RANK": str(local), "GROUP_RANK": str(identity.home),
         "ROLE_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": str(locals_),
-        "ROLE_WORLD_SIZE": world, "GROUP_WORLD_SIZE": str(len(set(place.hosts))),
+        "ROLE_WORLD_SIZE": world, "GROUP_WORLD_SIZE": str(len(set(identity.hosts))),
         "MASTER_ADDR": job["address"], "MASTER_PORT": str(job["port"]),
         "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": job["id"],
-        "TORCHELASTIC_RESTART_COUNT": str(place.incarnation),
-        "HOLDFAST_LAUNCH_ID": job["id"], "HOLDFAST_GENERATION": str(place.generation),
+        "TORCHELASTIC_RESTART_COUNT": str(identity.incarnation),
+        "HOLDFAST_LAUNCH_ID": job["id"], "HOLDFAST_GENERATION": str(identity.generation),
     }
-    if place.helper > 0:
-        made["HOLDFAST_HELPER"] = str(place.helper)
-    may_have_hosts = place.can_change and not job["address"].startswith("127.")
-    if (len(set(place.hosts)) > 1 or may_have_hosts) and "GLOO_SOCKET_IFNAME" not in os.environ:
+    if identity.helper > 0:
+        made["HOLDFAST_HELPER"] = str(identity.helper)
+    may_have_hosts = identity.can_change and not job["address"].startswith("127.")
+    if (len(set(identity.hosts)) > 1 or may_have_hosts) and "GLOO_SOCKET_IFNAME" not in os.environ:
         # Gloo would take the address of the host's name, which often is not that of the network.
         if name := interface_to(job["address"]):
             made["GLOO_SOCKET_IFNAME"] = name

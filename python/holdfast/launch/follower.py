@@ -5,18 +5,18 @@ import signal
 import time
 from typing import Any
 
-from holdfast.launch.door import Refused
 from holdfast.launch.ending import GAVE_UP
+from holdfast.launch.host_connection import HostConnection, connect_to_first_host
 from holdfast.launch.hosts import token
+from holdfast.launch.listener import Refused
 from holdfast.launch.loop import Awake, Loop
-from holdfast.launch.meeting import Meeting, meet
 from holdfast.launch.messages import Courier
 from holdfast.launch.options import Options
 from holdfast.launch.orphans import Register
-from holdfast.launch.place import STOPPED
 from holdfast.launch.printer import Printer
 from holdfast.launch.processes import SILENCE, Workers
 from holdfast.launch.recoveries import say
+from holdfast.launch.worker_identity import STOPPED
 
 _TO_SAVE = 60.0  # seconds for workers to save if only the other launcher has ended
 _TO_END = 10.0  # the same if its host is gone, with ranks that a save needs
@@ -29,9 +29,9 @@ class Follower:
         self._options, self._token = options, token(options.at_text)
         self._session = secrets.token_hex(16)
         self._courier = Courier()
-        self._met = meet(options, self._token, self._hello())  # the meeting that this connection is of
-        self._address = self._met.connection.family, self._met.connection.getpeername()
-        self._again: Meeting | None = None  # the attempt to make the connection again
+        self._first_host = connect_to_first_host(options, self._token, self._hello())
+        self._address = self._first_host.connection.family, self._first_host.connection.getpeername()
+        self._again: HostConnection | None = None  # the attempt to make the connection again
         self._loop = Loop(self._on_signal)
         self._workers = Workers(options.program, options.is_module, self._loop, self._report)
         self._workers.beat, self._workers.register = self._beat, register.note
@@ -51,7 +51,7 @@ class Follower:
     def run(self) -> int:
         """Returns the exit code of the job."""
         try:
-            self._begin(self._met)
+            self._begin(self._first_host)
             while self._code is None:
                 self._loop.turn()
                 self._tick()
@@ -130,8 +130,8 @@ class Follower:
         elif self._ends_at is None:
             self._courier.put(report)
 
-    def _hear(self, meeting: Meeting) -> None:
-        messages = meeting.reader.read()
+    def _hear(self, first_host: HostConnection) -> None:
+        messages = first_host.reader.read()
         if messages is None:
             return self._cut("it has ended", time.monotonic())
         self._heard = time.monotonic()
@@ -150,18 +150,18 @@ class Follower:
         return {"host": self._options.host, "ranks": self._options.ranks, "session": self._session,
                 "got": self._courier.got, **more}
 
-    def _begin(self, meeting: Meeting) -> None:
+    def _begin(self, first_host: HostConnection) -> None:
         """Goes on with a new connection."""
-        assert meeting.welcome is not None
-        self._met, self._heard = meeting, time.monotonic()
+        assert first_host.welcome is not None
+        self._first_host, self._heard = first_host, time.monotonic()
         self._away_since = self._again = None
-        self._loop.watch(meeting.connection, lambda: self._hear(meeting))
-        self._courier.attach(meeting.connection, meeting.welcome.get("got", 0))
-        self._obey(meeting.early)
+        self._loop.watch(first_host.connection, lambda: self._hear(first_host))
+        self._courier.attach(first_host.connection, first_host.welcome.get("got", 0))
+        self._obey(first_host.early)
 
     def _cut(self, why: str, since: float) -> None:
         """There is no connection any more; it has been of no use for some time."""
-        self._loop.close(self._met.connection)
+        self._loop.close(self._first_host.connection)
         self._courier.detach()
         self._away_since, self._why_away, self._was_refused = since, why, False
         say(f"the launcher of host 0: {why}, or the connection is cut: tries to reach it for up to "
@@ -172,7 +172,7 @@ class Follower:
         assert self._away_since is not None
         try:
             if self._again is None:
-                self._again = Meeting(self._options, self._token, self._hello(returns=True), self._address)
+                self._again = HostConnection(self._options, self._token, self._hello(returns=True), self._address)
             self._again.turn(0)
         except Refused as error:
             self._why_away = str(error)
@@ -191,12 +191,12 @@ class Follower:
         """True if the ranks here have saved and ended, as they do if the other launcher was killed."""
         return self._workers.is_empty and self._code_alone == STOPPED
 
-    def _return(self, meeting: Meeting) -> None:
-        assert meeting.welcome is not None
-        if meeting.welcome.get("is_new"):
+    def _return(self, first_host: HostConnection) -> None:
+        assert first_host.welcome is not None
+        if first_host.welcome.get("is_new"):
             self._start_anew()
         say("the launcher of host 0 is connected again")
-        self._begin(meeting)
+        self._begin(first_host)
 
     def _start_anew(self) -> None:
         """The ranks here are lost for the others, because this host was away for too long."""

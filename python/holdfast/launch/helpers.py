@@ -7,9 +7,9 @@ dies before that, the replacement is ended, too, and begins anew without helpers
 from typing import Any
 
 from holdfast.launch.hosts import Host
-from holdfast.launch.place import HELPERS
 from holdfast.launch.rank import Rank
 from holdfast.launch.recoveries import say, words_of
+from holdfast.launch.worker_identity import HELPERS
 
 _MOST = 64  # of one rank
 

@@ -74,7 +74,7 @@ class Host:
 class Hosts:
     """All hosts. `job` hears of what happens: report(), host_came() and host_lost()."""
 
-    def __init__(self, number: int, at: str, door: socket.socket | None, loop: Loop,
+    def __init__(self, number: int, at: str, listener: socket.socket | None, loop: Loop,
                  job: Any) -> None:
         self.number = number
         self.patience = 0.0  # for how many seconds a host may be away
@@ -85,8 +85,8 @@ class Hosts:
         self._awake = Awake()
         self._guests: dict[socket.socket, tuple[float, str]] = {}  # since when, and their number
         self._absent: dict[int, float] = {}  # since when a lost host was not there
-        if door is not None:
-            loop.watch(door, lambda: self._greet(door))
+        if listener is not None:
+            loop.watch(listener, lambda: self._greet(listener))
 
     def add_own(self, workers: Workers, ranks: int) -> None:
         """Makes this host part of the job."""

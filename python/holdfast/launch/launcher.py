@@ -14,16 +14,16 @@ from holdfast.launch.processes import Workers
 from holdfast.launch.store import StoreProcess
 
 
-def launch(options: Options, door: socket.socket | None) -> int:
+def launch(options: Options, listener: socket.socket | None) -> int:
     """Runs the job, or the part of it that is on this host. Returns the exit code of the job.
 
-    `door` is where other launchers connect to this one.
+    `listener` is where other launchers connect to this one.
     """
     register = Register(options)
     printer = Printer() if options.labels_lines else None
     try:
         if options.host == 0:
-            code = coordinate(options, door, register, printer)
+            code = coordinate(options, listener, register, printer)
         else:
             code = Follower(options, register, printer).run()
         register.close()
@@ -33,14 +33,14 @@ def launch(options: Options, door: socket.socket | None) -> int:
             printer.close()
 
 
-def coordinate(options: Options, door: socket.socket | None, register: Register,
+def coordinate(options: Options, listener: socket.socket | None, register: Register,
                printer: Printer | None) -> int:
     """The launcher of host 0, which decides for all."""
-    store = StoreProcess(door, options.hosts > 1)
+    store = StoreProcess(listener, options.hosts > 1)
     coordinator = Coordinator(options, store.port)
     loop = Loop(coordinator.signal)
     try:
-        hosts = Hosts(options.hosts, options.at_text, door, loop, coordinator)
+        hosts = Hosts(options.hosts, options.at_text, listener, loop, coordinator)
         workers = Workers(options.program, options.is_module, loop, _reporter(hosts, coordinator))
         workers.beat, workers.register = hosts.beat, register.note
         workers.logs, workers.printer = options.logs, printer

@@ -21,6 +21,7 @@ import shutil
 import signal
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -31,7 +32,8 @@ from holdfast.launch import worker
 from holdfast.launch.environment import environment
 from holdfast.launch.loop import Awake, Loop
 from holdfast.launch.messages import Reader, send
-from holdfast.launch.place import (
+from holdfast.launch.printer import Printer
+from holdfast.launch.worker_identity import (
     FAILED,
     HELPERS,
     PAGE_BEAT,
@@ -39,10 +41,8 @@ from holdfast.launch.place import (
     PAGE_LOOKED,
     PAGE_STEP,
     PAGE_WAITS_SINCE,
-    Place,
-    folder_of_helper,
+    WorkerIdentity,
 )
-from holdfast.launch.printer import Printer
 
 # Seconds without a beat after which a process is ended. Beats and ticks add up to 0.3 s, so that it
 # happens within 3 s.
@@ -64,6 +64,7 @@ class Process:
     ended: int  # a descriptor that becomes readable when the process has ended
     connection: socket.socket
     reader: Reader
+    folder: str  # of a helper, which is removed after its end
     why: str = ""  # why the launcher has ended it
     silent_since: float | None = None  # its last sign of life, if it was ended for its silence
     traced_at: float = 0.0  # when a debugger was last seen to hold it
@@ -107,16 +108,17 @@ class Workers:
 
     # Commands
 
-    def _do_start(self, *, rank: int, serial: int, is_replacement: bool, place: dict[str, Any],
+    def _do_start(self, *, rank: int, serial: int, is_replacement: bool, identity: dict[str, Any],
                   job: dict[str, Any]) -> None:
         if rank in self._processes:
             self._remove(self._processes[rank])
         if rank >= HELPERS:
-            self._logs[rank] = os.dup(self._logs[place["helped"]])
+            self._logs[rank] = os.dup(self._logs[identity["helped"]])
         elif not is_replacement or rank not in self._logs:
             self._make_log(rank)
         page = self._fresh_page(rank, keeps_step=is_replacement)
         ours, theirs = socket.socketpair()
+        folder = _own_folder() if rank >= HELPERS else ""
         prints_to = self._print_to(rank)
         sys.stdout.flush()
         sys.stderr.flush()
@@ -129,14 +131,14 @@ class Workers:
             self._loop.let_go_in_child()
             if self.printer is not None:
                 self.printer.let_go_in_child()
-            own = Place(slot=rank, is_replacement=is_replacement, connection=theirs,
-                        log=self._logs[rank], page=page, **place)
+            own = WorkerIdentity(slot=rank, is_replacement=is_replacement, connection=theirs,
+                                 log=self._logs[rank], page=page, folder=folder, **identity)
             self._become(own, environment(own, job), prints_to)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, worker.STOP_SIGNALS)
         theirs.close()
         for one in prints_to:
             os.close(one)
-        self._add(Process(rank, serial, pid, os.pidfd_open(pid), ours, Reader(ours)))
+        self._add(Process(rank, serial, pid, os.pidfd_open(pid), ours, Reader(ours), folder))
 
     def _do_log(self, *, rank: int, at: int, data: str) -> None:
         if at == 0:
@@ -173,14 +175,14 @@ class Workers:
             return (os.open(self.logs / f"rank-{rank}.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o666),)
         return () if self.printer is None else self.printer.open(rank)
 
-    def _become(self, place: Place, variables: dict[str, str], prints_to: Sequence[int]) -> None:
+    def _become(self, identity: WorkerIdentity, variables: dict[str, str], prints_to: Sequence[int]) -> None:
         """What the forked process does; it does not return."""
         code = FAILED
         try:
             os.environ.update(variables)
             if prints_to:
                 _redirect(prints_to)
-            code = worker.run(place, self._program, self._is_module)
+            code = worker.run(identity, self._program, self._is_module)
         finally:
             os._exit(code)
 
@@ -281,8 +283,15 @@ class Workers:
         del self._processes[process.rank]
         if process.rank >= HELPERS:
             os.close(self._logs.pop(process.rank))
-            shutil.rmtree(folder_of_helper(process.pid), ignore_errors=True)
+            shutil.rmtree(process.folder, ignore_errors=True)
         return os.waitstatus_to_exitcode(status)
+
+
+def _own_folder() -> str:
+    """A new folder that no other user can read or have made before; "" if there cannot be one."""
+    with contextlib.suppress(OSError):
+        return tempfile.mkdtemp(prefix="holdfast-helper-")
+    return ""
 
 
 def _redirect(prints_to: Sequence[int]) -> None:

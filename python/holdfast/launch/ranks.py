@@ -156,13 +156,12 @@ class Ranks:
     def _do_start(self, rank: Rank, host: Host, job: dict[str, Any], is_replacement: bool, **helping: Any) -> None:
         there = sorted(one.number for one in [*self.all, *self.spares] if one.home == rank.home)
         local = there.index(helping.get("helped", rank.number))
-        place = {"home": rank.home, "members": [one.number for one in self.all],
-                 "hosts": [one.home for one in self.all], "generation": self.generation,
-                 "incarnation": self.incarnation, "configuration": self.configuration,
-                 "can_change": self.can_change,
-                 "is_rebuilt": self.is_rebuilt, **helping}
+        identity = {"home": rank.home, "members": [one.number for one in self.all],
+                    "hosts": [one.home for one in self.all], "generation": self.generation,
+                    "incarnation": self.incarnation, "configuration": self.configuration,
+                    "can_change": self.can_change, "is_rebuilt": self.is_rebuilt, **helping}
         host.do({"do": "start", "rank": rank.number, "serial": rank.serial,
-                 "is_replacement": is_replacement, "place": place,
+                 "is_replacement": is_replacement, "identity": identity,
                  "job": {**job, "local": [local, len(there)]}})
 
     def keep_log(self, host: Host, part: dict[str, Any]) -> None:

@@ -20,16 +20,16 @@ class StoreProcess:
     """Made before the first worker. It ends with the launcher, or, if that was killed, with the
     last worker: workers that save after that may need it."""
 
-    def __init__(self, door: socket.socket | None, has_other_hosts: bool) -> None:
-        """`door` is a socket of the launcher, which must end with it."""
+    def __init__(self, listener: socket.socket | None, has_other_hosts: bool) -> None:
+        """`listener` is a socket of the launcher, which must end with it."""
         self.orphans, write = os.pipe()  # becomes readable when ranks of other hosts have no launcher
         theirs, self._alive = os.pipe()  # the store reads the end of this pipe: its last holder's
         self._pid = os.fork()
         if self._pid == 0:
             os.close(self.orphans)
             os.close(self._alive)
-            if door is not None:
-                door.close()
+            if listener is not None:
+                listener.close()
             _serve(write, theirs, has_other_hosts)
         os.close(write)
         os.close(theirs)

@@ -10,12 +10,12 @@ import threading
 import traceback
 from pathlib import Path
 
-from holdfast.launch.place import FAILED, Place
+from holdfast.launch.worker_identity import FAILED, WorkerIdentity
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # the launcher blocks these while it forks, and run() ends that
 
 
-def run(place: Place, program: list[str], is_module: bool) -> int:
+def run(identity: WorkerIdentity, program: list[str], is_module: bool) -> int:
     """Runs the program and returns its exit code. Called once in a new process."""
     from holdfast.torch.recover import worker_side
 
@@ -24,7 +24,7 @@ def run(place: Place, program: list[str], is_module: bool) -> int:
         signal.signal(number, signal.SIG_DFL if number != signal.SIGINT
                       else signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
-    worker_side.start(place)
+    worker_side.start(identity)
     code = FAILED
     try:
         _run_program(program, is_module)

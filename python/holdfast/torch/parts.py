@@ -4,14 +4,12 @@ They are made when the Checkpointer is, and made anew when the configuration of 
 model is another object, and the ranks are others. Only elastic/member.py calls the methods for that.
 """
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from holdfast import _native
 from holdfast.checkpoint import Tiers, log_messages
-from holdfast.launch.place import folder_of_helper
 from holdfast.options import Failures, Layout, Recover, Resuming, Schedule, Watch, Writing
 from holdfast.torch.loop.closing import Closing, close_at_exit
 from holdfast.torch.loop.due_save import DueSave
@@ -89,9 +87,10 @@ class Parts:
         self._run_is_checked = self._is_attached = False
         self._recovery = recovery_for(given.recover, self._state, self._buckets, given.scaler,
                                       given.layout.group, given.run, given.every)
-        transport, is_helper = self._recovery.connect(), self._recovery.is_helper
+        transport, folder = self._recovery.connect(), self._recovery.helper_folder
+        is_helper = folder is not None
         job = open_job(
-            str(folder_of_helper(os.getpid())) if is_helper else given.run, transport,
+            given.run if folder is None else folder, transport,
             every=given.every if isinstance(given.every, str) and not is_helper else "never",
             keep=given.keep, tiers=() if is_helper else given.tiers, writing=given.writing, failures=given.failures,
             schedule=given.schedule, resuming=given.resuming, recover=self._recovery.is_active,

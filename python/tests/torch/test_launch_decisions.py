@@ -12,8 +12,8 @@ from holdfast.launch.hosts import Host, Hosts
 from holdfast.launch.loop import Awake
 from holdfast.launch.messages import Courier, Reader
 from holdfast.launch.options import Options
-from holdfast.launch.place import PAGE_LOOKED, PAGE_WAITS_SINCE
 from holdfast.launch.processes import Workers
+from holdfast.launch.worker_identity import PAGE_LOOKED, PAGE_WAITS_SINCE
 
 
 class Job:

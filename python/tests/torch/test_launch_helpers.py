@@ -1,8 +1,8 @@
 """Tests on which host the launcher starts processes that help a replacement, and when it ends them."""
 
 from holdfast.launch.helpers import Helpers
-from holdfast.launch.place import HELPERS
 from holdfast.launch.rank import Rank
+from holdfast.launch.worker_identity import HELPERS
 
 
 class Host:

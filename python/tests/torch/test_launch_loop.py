@@ -3,11 +3,14 @@
 import os
 import signal
 import socket
+import tempfile
+from pathlib import Path
 
 import pytest
 
 from holdfast.launch.loop import Loop
 from holdfast.launch.processes import Workers
+from holdfast.launch.worker_identity import HELPERS
 
 
 @pytest.fixture
@@ -44,6 +47,13 @@ def test_a_new_source_is_not_taken_for_one_that_had_its_number(loop):
     assert heard == [b"begins"]
 
 
+def start(workers, number, **more):
+    identity = {"home": 0, "members": [0], "hosts": [0], "generation": 0, "incarnation": 0, "configuration": "",
+                "can_change": False, "is_rebuilt": False, **more}
+    workers.do({"do": "start", "rank": number, "serial": 1, "is_replacement": False, "identity": identity,
+                "job": {"id": "job", "address": "127.0.0.1", "port": 1, "local": [0, 1]}})
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_stop_signal_ends_a_process_that_cannot_hear_it_yet(loop, tmp_path, monkeypatch, number):
     script, reports = tmp_path / "script.py", []
@@ -51,10 +61,29 @@ def test_a_stop_signal_ends_a_process_that_cannot_hear_it_yet(loop, tmp_path, mo
     workers = Workers([str(script)], False, loop, reports.append)
     # The first that a forked process does.
     monkeypatch.setattr(loop, "let_go_in_child", lambda: os.kill(os.getpid(), number))
-    place = {"home": 0, "members": [0], "hosts": [0], "generation": 0, "incarnation": 0, "configuration": "",
-             "can_change": False, "is_rebuilt": False}
-    workers.do({"do": "start", "rank": 0, "serial": 1, "is_replacement": False, "place": place,
-                "job": {"id": "job", "address": "127.0.0.1", "port": 1, "local": [0, 1]}})
+    start(workers, 0)
     while not (codes := [one["code"] for one in reports if one["say"] == "ended"]):
         loop.turn()
     assert codes == [-number]
+
+
+def test_a_helper_has_a_folder_that_is_new_and_of_its_user_alone_and_goes_with_it(loop, tmp_path, monkeypatch):
+    """A folder whose name another user of the machine can guess could be there before, with a run in it."""
+    script, told, reports = tmp_path / "script.py", tmp_path / "told", []
+    script.write_text("import os\nfrom holdfast.torch.recover import worker_side\n"
+                      "folder = worker_side._side.link.folder\n"
+                      f"with open({str(told)!r}, 'a') as told:\n"
+                      "    print(folder, oct(os.stat(folder).st_mode), os.getpid(), file=told)\n")
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    workers = Workers([str(script)], False, loop, reports.append)
+    workers._make_log(0)
+    for number in (1, 2):
+        start(workers, HELPERS + number, helped=0, helper=number, helpers=3)
+    while len([one for one in reports if one["say"] == "ended"]) < 2:
+        loop.turn()
+    seen = [line.split() for line in told.read_text().splitlines()]
+    assert len({folder for folder, _, _ in seen}) == 2 and {mode for _, mode, _ in seen} == {"0o40700"}
+    assert all(Path(folder).parent == temporary and not folder.endswith(f"-{pid}") for folder, _, pid in seen)
+    assert list(temporary.iterdir()) == []

@@ -9,10 +9,10 @@ import torch.distributed as dist
 from ranks import run_ranks
 
 from holdfast.launch.messages import send
-from holdfast.launch.place import PAGE_BYTES, Place
+from holdfast.launch.worker_identity import PAGE_BYTES, WorkerIdentity
+from holdfast.torch.recover.connect_ranks import connect_ranks
 from holdfast.torch.recover.inner_group import connect_to_store
 from holdfast.torch.recover.link import Link
-from holdfast.torch.recover.meet import meet
 
 
 class Launcher:
@@ -29,9 +29,9 @@ class Launcher:
     def link(self, slot, generation=0, is_replacement=False):
         mine, theirs = socket.socketpair()
         page = memoryview(bytearray(PAGE_BYTES)).cast("q")
-        place = Place(slot, 0, [0, 1, 2], generation, 0, is_replacement, [0, 0, 0], "", False, False, theirs,
-                      os.memfd_create("log"), page)
-        return Link(place, lambda ranks: None, lambda: 0), mine
+        identity = WorkerIdentity(slot, 0, [0, 1, 2], generation, 0, is_replacement, [0, 0, 0], "", False, False,
+                                  theirs, os.memfd_create("log"), page)
+        return Link(identity, lambda ranks: None, lambda: 0), mine
 
 
 def decide_with_half_a_decision(_rank, _world):
@@ -96,7 +96,7 @@ def meet_a_lost_rank(_rank, _world):
     send(to_link, say="lost", generation=2, ranks=[1])
     assert link.hears_of_loss()
     try:
-        meet(link, 1)
+        connect_ranks(link, 1)
     except Exception as error:
         return str(error)
 

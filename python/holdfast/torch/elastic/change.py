@@ -34,8 +34,8 @@ from holdfast.resize.parallel import Parallel
 from holdfast.torch.elastic.carried_state import CarriedState, bytes_of, join_told, merged_groups
 from holdfast.torch.elastic.late_memory import LateMemory, is_tight, parts_of, room_for, stand_ins
 from holdfast.torch.loop.cuda_stream import current_stream
+from holdfast.torch.recover.connect_ranks import connect_workers
 from holdfast.torch.recover.crash_points import reach
-from holdfast.torch.recover.meet import meet_all
 from holdfast.torch.recover.peers import tell
 from holdfast.torch.recover.worker_side import WorkerSide, wait_for_end
 from holdfast.torch.state.piece import Piece
@@ -145,7 +145,7 @@ class Change:
             return decided
         self._member.set_aside()
         self._reach("left")
-        self._transport = meet_all(self._link, decided)
+        self._transport = connect_workers(self._link, decided)
         old, own = self._carried.give(decided["holders"])
         if len(decided["participants"]) > len(decided["holders"]):  # some join
             own = own and {**own, "shapes": self._carried.tell_shapes()}

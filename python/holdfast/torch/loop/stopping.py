@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from holdfast import _native
 from holdfast._native import SaveHandle
-from holdfast.launch.place import STOPPED
+from holdfast.launch.worker_identity import STOPPED
 from holdfast.torch.loop.closing import Closing
 from holdfast.torch.loop.saves import Saves
 

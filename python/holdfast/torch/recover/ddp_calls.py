@@ -5,7 +5,7 @@ the other ranks later, so it needs no answer to these calls.
 
 Before forward passes, DDP sends the buffers of rank 0, and writes what has come into the buffers without
 counting it (Tensor._version). A call that fails leaves zeros as a rule: here it must leave what was there,
-because large buffers that nothing else writes to are not copied for the next try (buffer_copies.py).
+because large buffers that nothing else writes to are not copied for the next try (buffers_before_step.py).
 """
 
 import functools

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 import torch
 
 from holdfast.torch.loop.kept_elements import KeptElements
-from holdfast.torch.recover.buffer_copies import local_of
+from holdfast.torch.recover.buffers_before_step import local_of
 from holdfast.torch.state.change_detection import TensorVersions
 from holdfast.torch.values.dotted_names import name_a_few
 

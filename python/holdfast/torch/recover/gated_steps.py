@@ -18,9 +18,9 @@ from holdfast.torch.recover.buddies import BuddyGate
 from holdfast.torch.recover.crash_points import reach
 from holdfast.torch.recover.membership import Membership
 from holdfast.torch.recover.records import Made
+from holdfast.torch.recover.repeated_calls import Call, SkippedCalls
 from holdfast.torch.recover.replay import SAVE, Replay
 from holdfast.torch.recover.step_start import StepStart
-from holdfast.torch.recover.trail import Call, SkippedCalls
 from holdfast.torch.recover.unknown_loaders import UnknownLoaders
 from holdfast.torch.state.ddp_buckets import BucketOrders
 from holdfast.torch.state.training_state import TrainingState
@@ -40,11 +40,11 @@ class GatedSteps:
                  scalers: list[Any]) -> None:
         self._membership = membership
         self._link, self._groups = membership.link, membership.groups
-        self._trail, self._records = membership.trail, membership.records
+        self._repeated, self._records = membership.repeated, membership.records
         self._loader, self._data, self._buckets = state.loader, state.data, buckets
-        self._start = StepStart(state, buckets, scalers, self._trail)
+        self._start = StepStart(state, buckets, scalers, self._repeated)
         speaks = state.rank == 0 and not self._link.is_replacement
-        self._unknown = UnknownLoaders(state, self._trail.unknown, speaks=speaks)
+        self._unknown = UnknownLoaders(state, self._repeated.unknown, speaks=speaks)
         watch_loaders()
         if self._loader is not None:
             self._end_listening = self._loader.listen(membership.draws.begin_iteration, self._ask_for_batch)
@@ -70,7 +70,7 @@ class GatedSteps:
             self._replay = taken
         else:
             self._skipped = taken
-        return self._trail.first_step
+        return self._repeated.first_step
 
     @property
     def is_replaying(self) -> bool:
@@ -101,8 +101,8 @@ class GatedSteps:
             self._run(SAVE, function, (), {})
         else:
             function()
-            self._trail.function = SAVE
-            self._trail.returned(None)
+            self._repeated.function = SAVE
+            self._repeated.returned(None)
 
     def _run_alone(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Makes a step of a job of one rank: if it dies, nobody is left who could go on."""
@@ -121,8 +121,8 @@ class GatedSteps:
         if self._replay is not None and (update := self._next_replayed(name)) is not None:
             return self._make_again(update, name, function, args, kwargs)
         self._reach_top()
-        self._trail.function = name
-        if self._trail.is_top(has_moved=False):
+        self._repeated.function = name
+        if self._repeated.is_top(has_moved=False):
             self._unknown.settle()
         return self._make(name, function, args, kwargs)
 
@@ -185,7 +185,7 @@ class GatedSteps:
                     kwargs: Any) -> Any:
         """Makes a run again alone."""
         self._link.say("reached", phase="replayed")
-        self._trail.function, self._update = name, update
+        self._repeated.function, self._update = name, update
         self._start.keep(args, kwargs)
         self._phase = "step"
         self._messages.begin(update, name)
@@ -214,12 +214,12 @@ class GatedSteps:
         self._steps_done += 1
         self._unknown.settle()
         self._note_step(step)
-        if unsaved := self._trail.news_of_unsaved():
+        if unsaved := self._repeated.news_of_unsaved():
             self._link.say("unsaved", what=unsaved)
         return True
 
     def _note_step(self, step: int) -> None:
-        self._trail.stepped(step)
+        self._repeated.stepped(step)
         self._refresh()
 
     def leaves_out(self, step: int) -> bool:
@@ -239,7 +239,7 @@ class GatedSteps:
         self._skip("run", "")
         if self._replay is not None:
             self._end_replay()
-        self._trail.function = ""
+        self._repeated.function = ""
         self.join()
         if self._membership.compare_starts():
             self._membership.compare_at_gate()
@@ -274,10 +274,10 @@ class GatedSteps:
 
     def _end_run(self, result: Any) -> Any:
         self._unknown.end_run(is_done=True)
-        self._start.look(self._trail.function)
+        self._start.look(self._repeated.function)
         self.save(self._buckets.settle)
-        self._trail.returned(result)
-        if self._trail.has_more_runs or not self._updates or self._membership.is_broken:
+        self._repeated.returned(result)
+        if self._repeated.has_more_runs or not self._updates or self._membership.is_broken:
             self._refresh()
         return result
 
@@ -286,7 +286,7 @@ class GatedSteps:
         gate = self._membership.gate
         if gate is not None and self._records.values:
             self._records.seal |= self._messages.seal_at_end(self._made)
-            self._records.make_at_end(self._trail.calls)
+            self._records.make_at_end(self._repeated.calls)
             if self._replay is not None:
                 self._replay.note_record(self._records, is_at_end=True)
             self._send_record(gate)
@@ -344,18 +344,18 @@ class GatedSteps:
         assert gate is not None
         self._groups.wait_for_calls()
         self._messages.settle()
-        writes = self._start.look_at_gate(self._trail.function)
+        writes = self._start.look_at_gate(self._repeated.function)
         updates, update = writes or updates, self._update if self._replay else gate.committed + 1
         self._records.seal = self._messages.seal(update)
         if self._replay is None and self._groups.failure is None:
-            self._messages.prepare(update, optimizer, self._trail.written if writes else [])
+            self._messages.prepare(update, optimizer, self._repeated.written if writes else [])
         record = self._records.capture()
-        is_top = self._trail.is_top(self._records.has_moved(record), updates)
-        made = self._records.make_at_gate(record, self._trail.calls, is_top=is_top)
+        is_top = self._repeated.is_top(self._records.has_moved(record), updates)
+        made = self._records.make_at_gate(record, self._repeated.calls, is_top=is_top)
         if self._replay is None:
             self._pass(gate, made)
         self._records.take(made)
-        self._trail.commit(is_top=is_top, updates=updates)
+        self._repeated.commit(is_top=is_top, updates=updates)
         self._updates = updates
         if self._replay is not None:
             self._replay.note_record(self._records, is_at_end=False)

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from holdfast.launch.place import FAILED
+from holdfast.launch.worker_identity import FAILED
 from holdfast.torch.recover.gated_steps import GatedSteps
 from holdfast.torch.recover.helping import end_helper
 
@@ -17,7 +17,7 @@ class HelperSteps(GatedSteps):
 
     def take_over(self) -> int:
         self._replay = self._membership.help()
-        return self._trail.first_step
+        return self._repeated.first_step
 
     def _make_again(self, update: int, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         result = super()._make_again(update, name, function, args, kwargs)
@@ -29,7 +29,7 @@ class HelperSteps(GatedSteps):
     def _pass_gate(self, *, updates: bool, optimizer: Any = None) -> None:
         self._groups.wait_for_calls()
         self._messages.settle()
-        self._start.look_at_gate(self._trail.function)
+        self._start.look_at_gate(self._repeated.function)
         self._updates, self._phase = updates, "updated"
 
     def _end_replay(self) -> None:

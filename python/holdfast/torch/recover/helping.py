@@ -28,9 +28,9 @@ from torch.utils import _pytree as pytree
 
 from holdfast import _native
 from holdfast.errors import Error, NotFoundError
+from holdfast.torch.recover.connect_ranks import connect_helpers
 from holdfast.torch.recover.inner_group import make_inner, shared
 from holdfast.torch.recover.link import Link
-from holdfast.torch.recover.meet import meet_helpers
 from holdfast.torch.recover.micro_batches import Make, Watcher
 from holdfast.torch.recover.peers import tell
 from holdfast.torch.recover.record_bytes import unpack_states
@@ -50,7 +50,7 @@ class Team:
     def __init__(self, link: Link) -> None:
         """Returns when all of them have met."""
         self.number, self.size = link.helper, link.helpers
-        self.transport = meet_helpers(link)
+        self.transport = connect_helpers(link)
         store = dist.PrefixStore(f"holdfast/{link.incarnation}.{link.born}/helpers of {link.rank}",
                                  shared.to_store(_TIMEOUT))
         self._group = make_inner("gloo", store, self.number, self.size, _TIMEOUT)

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from holdfast.torch.recover.buffer_copies import local_of
+from holdfast.torch.recover.buffers_before_step import local_of
 from holdfast.torch.state.gradients import gathered
 
 _log = logging.getLogger("holdfast")

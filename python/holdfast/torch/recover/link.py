@@ -13,13 +13,13 @@ from typing import Any, NoReturn
 from holdfast import _native
 from holdfast.errors import UnavailableError
 from holdfast.launch.messages import Reader, send
-from holdfast.launch.place import (
+from holdfast.launch.worker_identity import (
     FAILED,
     PAGE_BEAT,
     PAGE_LOOKED,
     PAGE_STEP,
     PAGE_WAITS_SINCE,
-    Place,
+    WorkerIdentity,
 )
 from holdfast.torch.recover import without_launcher
 from holdfast.torch.recover.run_events import RunEvents
@@ -38,25 +38,26 @@ class FewerWorkers(BaseException):
 class Link:
     """A thread listens to the launcher; the training thread asks what it has heard."""
 
-    def __init__(self, place: Place, on_lost: Callable[[list[int]], None],
+    def __init__(self, identity: WorkerIdentity, on_lost: Callable[[list[int]], None],
                  waits_since: Callable[[], int]) -> None:
         """`waits_since` says since when this process waits in a collective call; 0 if it does not."""
-        self.slot, self.home, self.incarnation = place.slot, place.home, place.incarnation
+        self.slot, self.home, self.incarnation = identity.slot, identity.home, identity.incarnation
         # A change of the configuration may change these.
-        self.members, self.rank, self.world = place.members, place.rank, place.world
-        self.hosts = place.hosts
-        self.meeting = "address"  # under which name the ranks of the generation meet
-        self.is_replacement = place.is_replacement
+        self.members, self.rank, self.world = identity.members, identity.rank, identity.world
+        self.hosts = identity.hosts
+        self.address_key = "address"  # in the store: under it the ranks of the generation say their addresses
+        self.is_replacement = identity.is_replacement
         # Processes that share the steps which a replacement makes again (helping.py).
-        self.helper, self.helpers, self.alone = place.helper, place.helpers, place.alone
-        self.is_joiner = place.rank < 0  # this process has no rank yet
-        self.configuration, self.is_rebuilt = place.configuration, place.is_rebuilt
-        self.generation = -1 if place.rank < 0 or place.is_replacement else place.generation  # of this process
-        self.born = place.generation
-        self.announced = place.generation  # the newest one that the launcher has begun
-        self._newest_loss = place.generation  # the newest one that was begun because a rank was lost
-        self._page = place.page
-        self._connection = place.connection
+        self.helper, self.helpers, self.alone = identity.helper, identity.helpers, identity.alone
+        self.folder = identity.folder  # in which a helper opens its job
+        self.is_joiner = identity.rank < 0  # this process has no rank yet
+        self.configuration, self.is_rebuilt = identity.configuration, identity.is_rebuilt
+        self.generation = -1 if identity.rank < 0 or identity.is_replacement else identity.generation  # of this process
+        self.born = identity.generation
+        self.announced = identity.generation  # the newest one that the launcher has begun
+        self._newest_loss = identity.generation  # the newest one that was begun because a rank was lost
+        self._page = identity.page
+        self._connection = identity.connection
         self._on_lost, self._waits_since = on_lost, waits_since
         self.leave: dict[str, Any] | None = None  # all ranks are to save and end: the code, and why
         self.inexact: list[str] = []  # what the launcher is told with the next commit
@@ -78,7 +79,7 @@ class Link:
         self._news = threading.Condition()
         self._closed_at: float | None = None  # when the launcher was seen to be gone
         self._has_stopped = False  # this process has got the signal that follows from that
-        _native.start_heartbeat(place.page, PAGE_BEAT)
+        _native.start_heartbeat(identity.page, PAGE_BEAT)
         threading.Thread(target=self._listen, name="holdfast-link", daemon=True).start()
 
     @property
@@ -107,7 +108,7 @@ class Link:
         if self.slot not in self.members:
             return
         self.hosts = [change["homes"][str(one)] for one in self.members]
-        self.meeting = "address again" if change.get("is_placed") else "address"
+        self.address_key = "address again" if change.get("is_placed") else "address"
         self.rank, self.world = self.members.index(self.slot), len(self.members)
         self.generation, self.configuration, self.is_rebuilt = change["generation"], change["to"], True
         self.missing, self._decided, self._has_to_tell_commit = [], None, True

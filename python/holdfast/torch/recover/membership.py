@@ -17,18 +17,18 @@ from holdfast.torch.loop.saves import Saves
 from holdfast.torch.recover import peers
 from holdfast.torch.recover.agreement import Agreement
 from holdfast.torch.recover.buddies import BuddyGate
+from holdfast.torch.recover.connect_ranks import connect_ranks
 from holdfast.torch.recover.crash_points import reach
 from holdfast.torch.recover.group import Mode
 from holdfast.torch.recover.islands import island_of
 from holdfast.torch.recover.link import FewerWorkers
 from holdfast.torch.recover.loop_draws import LoopDraws
-from holdfast.torch.recover.meet import meet
 from holdfast.torch.recover.messages import Messages, plan_replay
 from holdfast.torch.recover.open_gate import OpenGate
 from holdfast.torch.recover.records import Records
+from holdfast.torch.recover.repeated_calls import RepeatedCalls, SkippedCalls, unpack_calls
 from holdfast.torch.recover.replay import Replay, load_durable
 from holdfast.torch.recover.sharing import Sharing
-from holdfast.torch.recover.trail import SkippedCalls, Trail, unpack_calls
 from holdfast.torch.recover.undo import Undo
 from holdfast.torch.recover.updates import load_resting, make_again, plan_updates, seal_of_all
 from holdfast.torch.recover.worker_side import WorkerSide, wait_for_end
@@ -45,8 +45,8 @@ class Membership:
                  options: Recover) -> None:
         self.link, self.groups, self._side = side.link, side.groups, side
         self.gate: BuddyGate | None = None  # None in a job of one rank
-        self.trail = Trail()
-        self.records = Records(state, self.trail)
+        self.repeated = RepeatedCalls()
+        self.records = Records(state, self.repeated)
         self.is_outside = False  # collective calls were made since the last batch, outside of run()
         self.draws = LoopDraws(state, self.records)
         self._agreement = Agreement(state, self.draws)
@@ -121,7 +121,7 @@ class Membership:
             self.link.say("reached", phase="started")
             reach("started")
             generation = self.link.agree(dict)["generation"]
-        self._transport = meet(self.link, generation)
+        self._transport = connect_ranks(self.link, generation)
         self.gate = (BuddyGate if self.undo is None else OpenGate)(self._transport, self.link.hosts)
         return self._transport
 
@@ -147,13 +147,13 @@ class Membership:
                 filled = peers.receive(self._transport, self._state, self._buckets, self.link.rank, heard, made)
             reach("filled")
             arrive = filled.arrive
-            self.trail.load(filled.trail, filled.calls)
+            self.repeated.load(filled.repeated, filled.calls)
             self.records.load(filled.record)
             self.draws.take_over(filled.own)
             peers.wait_for(self._transport, heard.replaying, "messages")
             if told:
                 self.messages.join(heard.messages(), decided["target"])
-            self._become_part(decided, "replay", is_new=True, step=self.trail.last_step + 1,
+            self._become_part(decided, "replay", is_new=True, step=self.repeated.last_step + 1,
                               bytes=filled.moved, inexact=filled.inexact, **told)
         except Exception as error:
             # Nobody has what it needs, or what they have does not fit: no death of another rank.
@@ -161,7 +161,7 @@ class Membership:
             if not is_sure and self.link.hears_of_newer(decided["generation"]):
                 wait_for_end()  # another rank died, and another process takes this one's place
             self.ask_to_restart(error)
-        return SkippedCalls(self.trail, self.ask_to_restart, arrive, self.has_batch)
+        return SkippedCalls(self.repeated, self.ask_to_restart, arrive, self.has_batch)
 
     def _plan_updates(self, decided: dict[str, Any], heard: peers.Heard) -> tuple[int, int]:
         if heard.lacks_twin:
@@ -216,7 +216,7 @@ class Membership:
                            "does not make the same steps again")
         peers.wait_for(self._transport, heard.replaying, "updates")
         _native.change_layout(self._transport, _native.Pieces([]), _native.Pieces([]), peers.PATIENCE)
-        twin = peers.twin_of(self._state, heard.told)["trail"]
+        twin = peers.twin_of(self._state, heard.told)["repeated calls"]
         reason = f"{heard.lacks}: no other rank has it"
         shares, alone = self._sharing.lead({"twin": twin, "step": step, "durable": self.durable, "after": after,
                                             "runs": runs})
@@ -227,8 +227,8 @@ class Membership:
             generation = decided["generation"]
             self.groups.connect_island(f"{self.link.incarnation}.{generation}", island,
                                        lambda: self.link.is_stale(generation))
-        self.trail.load(twin, [])
-        self.trail.begin_behind(step)
+        self.repeated.load(twin, [])
+        self.repeated.begin_behind(step)
         self.messages.take_over(step, after)
         replay = Replay(decided, runs, heard.kept, unpack_calls(twin["before"]), size,
                         f"{reason}; no helpers: {alone}" if alone else reason)
@@ -255,8 +255,8 @@ class Membership:
                 told, shares = self._sharing.follow()
                 if told["durable"] is not None:
                     load_durable(self._run, told["step"], self._state, self._buckets)
-            self.trail.load(told["twin"], [])
-            self.trail.begin_behind(told["step"])
+            self.repeated.load(told["twin"], [])
+            self.repeated.begin_behind(told["step"])
             self.messages.take_over(told["step"], told["after"])
             replay = Replay({}, told["runs"], {}, unpack_calls(told["twin"]["before"]), 0, "")
             replay.shares = shares
@@ -273,11 +273,11 @@ class Membership:
                                            f"{replay.made} runs were made again"))
         generation = replay.decided["generation"]
         inexact = [f"{name}: was not given as data=, so that a replacement may have read other samples"
-                   for name in self.trail.unknown]
+                   for name in self.repeated.unknown]
         try:
             assert self._transport is not None
             peers.tell(self._transport, {}, patience=None)
-            self._become_part(replay.decided, "live", is_new=True, step=self.trail.last_step + 1,
+            self._become_part(replay.decided, "live", is_new=True, step=self.repeated.last_step + 1,
                               rung="messages", reason=replay.reason, replayed=replay.made,
                               log_bytes=replay.log_bytes, inexact=inexact,
                               **({} if replay.shares is None else replay.shares.told()))
@@ -326,9 +326,9 @@ class Membership:
             self.undo.take_back(self.gate, decided["target"])
         kept = [one for one in self.gate.records() if one.peer in self.link.missing]
         has_moved = self.records.has_moved()
-        if not (has_moved or self.records.is_at_end or self.trail.is_top(has_moved)):
-            self.records.make_at_end(self.trail.calls)
-        self._transport.replace(meet(self.link, decided["generation"]))
+        if not (has_moved or self.records.is_at_end or self.repeated.is_top(has_moved)):
+            self.records.make_at_end(self.repeated.calls)
+        self._transport.replace(connect_ranks(self.link, decided["generation"]))
         reach("met")
         self._rejoin_job()
         reach("rejoined")
@@ -337,7 +337,7 @@ class Membership:
             self.undo.share(transport)
         replaying = peers.give(
             transport, self._state, self._buckets, self._saves.objects(),
-            trail=self.trail.state(has_moved), records=self.records, kept=kept,
+            repeated=self.repeated.state(has_moved), records=self.records, kept=kept,
             is_outside=self.is_outside, groups=groups, messages=self.messages.told(self.gate.peer),
             serve=lambda found: self.messages.serve(transport, found, groups, self.link.rank,
                                                     self.link.missing))
@@ -350,7 +350,7 @@ class Membership:
         assert self.gate is not None
         generation = decided["generation"]
         self._must_agree, self._is_new, self._has_compared_buffers = True, is_new, False
-        self._knew_gradients = self.trail.gradients["are kept"]
+        self._knew_gradients = self.repeated.gradients["are kept"]
         self.groups.replace(f"{self.link.incarnation}.{generation}",
                             lambda: self.link.is_stale(generation), mode)
         self.gate.begin(generation, decided["target"], self.records.newest)
@@ -376,7 +376,7 @@ class Membership:
         if self._transport is None:
             return
         if self._must_agree:
-            if self.trail.gradients["are kept"] and not self._knew_gradients:
+            if self.repeated.gradients["are kept"] and not self._knew_gradients:
                 self._note("gradients of earlier steps: are kept since this step, and a replacement has none of them")
             self._note(self._agreement.compare_at_gate(self._transport, is_new=self._is_new))
             self._must_agree = False
@@ -396,7 +396,7 @@ class Membership:
     def leave_at_start(self) -> None:
         """As leave_if_told(), in a replacement that is where the others are: its program may not come
         to its next step, as that of the lost rank did not."""
-        if self.link.leave is not None and not self.trail.calls:
+        if self.link.leave is not None and not self.repeated.calls:
             self.groups.go_live()
             self.leave_if_told()
 
@@ -406,10 +406,10 @@ class Membership:
         if told is None:
             return
         # Between two runs of one step there is no step that is done, so that nothing is saved.
-        if self.trail.last_step >= 0 and self._saves is not None \
-                and self.trail.is_top(self.records.has_moved()):
+        if self.repeated.last_step >= 0 and self._saves is not None \
+                and self.repeated.is_top(self.records.has_moved()):
             self._saves.record = self.records.values
-            self._leave(self.trail.last_step, told["why"], told["code"])
+            self._leave(self.repeated.last_step, told["why"], told["code"])
         raise SystemExit(told["code"])
 
     def ask_to_restart(self, error: Exception) -> NoReturn:

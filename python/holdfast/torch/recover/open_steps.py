@@ -22,8 +22,8 @@ class OpenSteps(GatedSteps):
     def __init__(self, membership: Membership, state: TrainingState, buckets: BucketOrders,
                  scalers: list[Any]) -> None:
         super().__init__(membership, state, buckets, scalers)
-        make_start = functools.partial(StepStart, state, buckets, scalers, self._trail)
-        self._undo = membership.undo = Undo(state, make_start, self._trail, self._records)
+        make_start = functools.partial(StepStart, state, buckets, scalers, self._repeated)
+        self._undo = membership.undo = Undo(state, make_start, self._repeated, self._records)
 
     def join(self) -> None:
         super().join()

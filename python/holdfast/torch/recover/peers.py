@@ -13,7 +13,7 @@ from holdfast.torch.recover.buddies import KeptRecord
 from holdfast.torch.recover.flat_copy import FlatCopy
 from holdfast.torch.recover.record_bytes import pack_record, unpack_record
 from holdfast.torch.recover.records import Records, start_of
-from holdfast.torch.recover.trail import Call, unpack_calls
+from holdfast.torch.recover.repeated_calls import Call, unpack_calls
 from holdfast.torch.state import averaged_buffers, gradients
 from holdfast.torch.state.ddp_buckets import BucketOrders
 from holdfast.torch.state.peer_step import PeerStep, PeerTensor, describe, own_objects
@@ -32,7 +32,7 @@ class Filled:
     """How a replacement was filled."""
 
     moved: int  # bytes that it got
-    trail: dict[str, Any]  # of a survivor
+    repeated: dict[str, Any]  # of a survivor
     calls: list[Call]  # that this rank makes until it is where the others are
     record: bytes  # of this rank
     inexact: list[str]
@@ -41,7 +41,7 @@ class Filled:
 
 
 def give(transport: _native.TcpTransport, state: TrainingState, buckets: BucketOrders,
-         objects: tuple[Any, Any], *, trail: dict[str, Any], records: Records,
+         objects: tuple[Any, Any], *, repeated: dict[str, Any], records: Records,
          kept: list[KeptRecord], is_outside: bool, groups: list[Any],
          messages: dict[str, Any], serve: Callable[[Replaying], None]) -> Replaying:
     """Gives replacements what they need of this rank. Called by all survivors.
@@ -52,7 +52,8 @@ def give(transport: _native.TcpTransport, state: TrainingState, buckets: BucketO
     """
     shared = state.peers.shared_pieces()
     tell(transport, {
-        "groups": groups, "trail": trail, "messages": messages, "objects": _at_record(objects[0], records.values),
+        "groups": groups, "repeated calls": repeated, "messages": messages,
+        "objects": _at_record(objects[0], records.values),
         "rank objects": _with_options(_at_record(objects[1], records.values), records.values),
         "tensors": [describe(piece, name) for piece, name in shared],
         "boxes": {name: piece.box.extents for piece, name in shared if piece.kind == "parameter"},
@@ -148,12 +149,12 @@ def receive(transport: _native.TcpTransport, state: TrainingState, buckets: Buck
     """
     told, kept, values, flat = heard.told, heard.kept, heard.values, heard.flat
     twin = twin_of(state, told)
-    _check_gradients(values, twin["trail"]["gradients"])
+    _check_gradients(values, twin["repeated calls"]["gradients"])
     drops = _drops_gradients(values, told, kept)
     inexact = [*values.get("inexact", []), *_find_inexact(told, kept, drops)]
     inexact += [f"{name}: differs between ranks, so that a replacement has that of another rank"
                 for name in kept["averaged"]]
-    unknown = twin["trail"]["unknown"]
+    unknown = twin["repeated calls"]["unknown"]
     unknown += [name for name in values["unknown"] if name not in unknown]
     inexact += [f"{name}: was not given as data=, so that a replacement may read other samples"
                 for name in unknown]
@@ -183,7 +184,7 @@ def receive(transport: _native.TcpTransport, state: TrainingState, buckets: Buck
 
     # The next process in this place, if this one dies in its first step, has no other record.
     record = {**values, "things": things, "options": state.peers.options(), "inexact": inexact}
-    return Filled(moved, twin["trail"], calls, pack_record(record, flat), inexact, found.rank_objects[rank],
+    return Filled(moved, twin["repeated calls"], calls, pack_record(record, flat), inexact, found.rank_objects[rank],
                   arrive)
 
 
@@ -237,28 +238,28 @@ def _make_step(values: dict[str, Any], start: dict[str, Any], twin: Any, kept: A
         mine["data draws"] = start["data draws"]
     ranks = [told[other]["rank objects"] if other in told else mine for other in range(world)]
     tensors = [PeerTensor.of(one) for one in _unique([*_all_tensors(told), *values["tensors"]])]
-    return PeerStep(first["trail"]["last step"], tensors, _begin_at(first["objects"], start),
+    return PeerStep(first["repeated calls"]["last step"], tensors, _begin_at(first["objects"], start),
                     [_begin_at(one, start) for one in ranks])
 
 
 def _choose_calls(values: dict[str, Any], twin: Any, told: dict[int, Any],
                   inexact: list[str]) -> list[Call]:
     """The calls to skip: with the results of the lost rank, else with those of one like it."""
-    trail = twin["trail"]
+    repeated = twin["repeated calls"]
     if any(one["is outside"] for one in told.values()):
         raise LookupError("ranks made collective calls between two calls of ck.run() or ck.step(), "
                           "and a replacement cannot; expected them inside of ck.run()")
-    if not trail["is known"]:
+    if not repeated["is known"]:
         raise LookupError("the loop has made too many calls since it took a batch")
-    if trail["calls"] and values["top"] is None:
+    if repeated["calls"] and values["top"] is None:
         raise LookupError("a rank died in the first step")
     own = {place: call for place, call in enumerate(values["calls"])}
     chosen = []
-    for place, call in enumerate(trail["calls"]):
+    for place, call in enumerate(repeated["calls"]):
         mine = own.get(place)
         is_own = mine is not None and mine[:2] == call[:2] and not mine[3]
         chosen.append(mine if is_own else call)
-        others = [one["trail"]["calls"][place] for one in told.values()]
+        others = [one["repeated calls"]["calls"][place] for one in told.values()]
         if not is_own and any(one != call for one in others):
             inexact.append(f"ck.{call[0]}({call[1]}): returned in the replacement what it had "
                            "returned in another rank")

@@ -19,7 +19,8 @@ class Resumed(NamedTuple):
 class PlainSteps:
     """Has the calls of Recovery, and recovers nothing."""
 
-    is_active = is_replaying = is_making_updates = is_helper = False
+    is_active = is_replaying = is_making_updates = False
+    helper_folder: str | None = None
 
     def __init__(self, group: Any) -> None:
         self._group = group

@@ -14,7 +14,7 @@ import torch
 from holdfast.torch.recover.flat_copy import FlatCopy
 from holdfast.torch.recover.kept_gradients import MOST_BYTES
 from holdfast.torch.recover.record_bytes import States, pack_record, unpack_record
-from holdfast.torch.recover.trail import Call, Trail, pack_calls
+from holdfast.torch.recover.repeated_calls import Call, RepeatedCalls, pack_calls
 from holdfast.torch.state import gradients
 from holdfast.torch.state.peer_step import Record
 from holdfast.torch.state.training_state import TrainingState
@@ -23,9 +23,9 @@ from holdfast.torch.state.training_state import TrainingState
 class Records:
     """The newest records of this rank."""
 
-    def __init__(self, state: TrainingState, trail: Trail) -> None:
-        """The trail says whether gradients are part of a record, and which loaders were not given."""
-        self._state, self._kept_gradients, self._unknown = state, trail.gradients, trail.unknown
+    def __init__(self, state: TrainingState, repeated: RepeatedCalls) -> None:
+        """The repeated calls say whether gradients are part of a record, and which loaders were not given."""
+        self._state, self._kept_gradients, self._unknown = state, repeated.gradients, repeated.unknown
         self._flat, self._states = FlatCopy([]), States()
         self._versions: list[int] = []
         self.newest = b""

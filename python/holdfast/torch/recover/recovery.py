@@ -78,9 +78,11 @@ class Recovery:
             self._membership.undo.on_step_again = listener
 
     @property
-    def is_helper(self) -> bool:
-        """True in a process that helps a replacement to make steps again, and is no rank."""
-        return self._link.is_helper
+    def helper_folder(self) -> str | None:
+        """Where a process that helps a replacement to make steps again opens its job. None in a rank."""
+        if self._link.is_helper and not self._link.folder:
+            raise OSError("the launcher could not make a folder for the job of a helper in the temporary directory")
+        return self._link.folder if self._link.is_helper else None
 
     def _tell_helpers(self, many: int) -> None:
         self._link.say("helps", many=room_for(many))
@@ -98,14 +100,14 @@ class Recovery:
             return start
         with self._groups.unrecorded():
             begun = resume()
-        self._membership.trail.resumed(begun.start - 1)
+        self._membership.repeated.resumed(begun.start - 1)
         self._membership.messages.resumed(begun.start - 1)
         self._link.note_start(begun.start, in_memory=begun.in_memory, inexact=begun.inexact)
         return begun.start
 
     def begin_after(self, step: int) -> None:
         """Begins behind that step, whose state the rank has got in a change of the configuration."""
-        self._membership.trail.resumed(step)
+        self._membership.repeated.resumed(step)
         self._membership.messages.resumed(step)
         self._link.note_start(step + 1)
         self._link.note_step(step + 1)
@@ -115,14 +117,14 @@ class Recovery:
 
         ValueError if it is in the middle of one.
         """
-        trail = self._membership.trail
-        if trail.calls and trail.calls[-1].kind != "step":
-            raise ValueError(f"a rank was lost behind {trail.calls[-1]}, in the middle of a step; expected one "
+        repeated = self._membership.repeated
+        if repeated.calls and repeated.calls[-1].kind != "step":
+            raise ValueError(f"a rank was lost behind {repeated.calls[-1]}, in the middle of a step; expected one "
                              "ck.run() in each")
-        if trail.gradients["are kept"]:
+        if repeated.gradients["are kept"]:
             raise ValueError("gradients of earlier steps wait for an update; expected all micro-batches of an "
                              "update in one ck.run()")
-        return trail.last_step
+        return repeated.last_step
 
     def run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Makes a step, as often as it takes."""
@@ -172,7 +174,7 @@ class Recovery:
         death; they find the end in the newest checkpoint, and have nothing to do but to close.
         """
         if is_exception_on_its_way():  # the other ranks may be anywhere
-            if not self.is_helper:
+            if not self._link.is_helper:
                 save()
             return closing.close(timeout)
         while not self._unless_lost(lambda: self._make_durable(save, timeout)):

@@ -25,7 +25,7 @@ from holdfast.torch.recover.flat_copy import FlatCopy
 from holdfast.torch.recover.helping import Shares
 from holdfast.torch.recover.record_bytes import are_alike, unpack_record
 from holdfast.torch.recover.records import Records
-from holdfast.torch.recover.trail import Call
+from holdfast.torch.recover.repeated_calls import Call
 from holdfast.torch.state.ddp_buckets import BucketOrders
 from holdfast.torch.state.training_state import TrainingState
 

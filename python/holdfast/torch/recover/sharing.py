@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from holdfast import _native
-from holdfast.launch.place import FAILED
+from holdfast.launch.worker_identity import FAILED
 from holdfast.torch.recover.group import Groups
 from holdfast.torch.recover.helping import Shares, Team, end_helper, read_draws
 from holdfast.torch.recover.link import Link

@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-from holdfast.torch.recover.buffer_copies import BufferCopies
+from holdfast.torch.recover.buffers_before_step import BuffersBeforeStep
 from holdfast.torch.recover.early_writes import EarlyWrites
 from holdfast.torch.recover.kept_gradients import KeptGradients
 from holdfast.torch.recover.kept_objects import KeptObjects, KeptOptions
+from holdfast.torch.recover.repeated_calls import RepeatedCalls
 from holdfast.torch.recover.step_inputs import StepInputs
-from holdfast.torch.recover.trail import Trail
 from holdfast.torch.state.ddp_buckets import BucketOrders
 from holdfast.torch.state.training_state import TrainingState
 from holdfast.torch.values import generators as random_generators
@@ -27,16 +27,16 @@ class StepStart:
     """The beginning of a step. One object serves all steps."""
 
     def __init__(self, state: TrainingState, buckets: BucketOrders, scalers: list[Any],
-                 trail: Trail) -> None:
+                 repeated: RepeatedCalls) -> None:
         self._models, self._optimizers = state.models, state.optimizers
         self._ddp_buckets = buckets
         self._flags: list[bool] = []  # sync_flags() of the DDP modules
         self._scalers = scalers
         self._own_generators = state.generators
-        self._buffers = BufferCopies(state.models)
+        self._buffers = BuffersBeforeStep(state.models)
         self._options, self._objects = KeptOptions(state.optimizers), KeptObjects(state)
-        self._writes = EarlyWrites(state.parameters, trail.written, speaks=state.rank == 0)
-        self._kept_gradients = KeptGradients(state.parameters, state.models, trail.gradients,
+        self._writes = EarlyWrites(state.parameters, repeated.written, speaks=state.rank == 0)
+        self._kept_gradients = KeptGradients(state.parameters, state.models, repeated.gradients,
                                              speaks=state.rank == 0)
         state.on_forget += [self._writes.forget, self._kept_gradients.forget]
         self._inputs = StepInputs()

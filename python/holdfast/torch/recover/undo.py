@@ -23,8 +23,8 @@ from holdfast import _native
 from holdfast.torch.recover.open_gate import OpenGate
 from holdfast.torch.recover.peers import PATIENCE, tell
 from holdfast.torch.recover.records import Records
+from holdfast.torch.recover.repeated_calls import RepeatedCalls
 from holdfast.torch.recover.step_start import StepStart
-from holdfast.torch.recover.trail import Trail
 from holdfast.torch.recover.undone_updates import KeptUpdate, why_not
 from holdfast.torch.state.training_state import TrainingState
 from holdfast.torch.values import generators as random_generators
@@ -51,11 +51,11 @@ def check_replicas(boxes: Collection[Collection[bytes]]) -> None:
 class _Run:
     """A run of ck.run(), with what its beginning was."""
 
-    def __init__(self, call: tuple[Any, ...], start: StepStart, trail: Trail, records: Records,
+    def __init__(self, call: tuple[Any, ...], start: StepStart, repeated: RepeatedCalls, records: Records,
                  handed_out: int) -> None:
         self.call, self.start, self.handed_out = call, start, handed_out
         self.position = records.loader_state()
-        self.marks = trail.mark(), records.mark()
+        self.marks = repeated.mark(), records.mark()
         self.ended: dict[str, Any] = {}  # options and objects at its end
         self.steps: list[int] = []  # that ck.step() was told since then
         self.reads = False  # it has read batches itself
@@ -64,9 +64,9 @@ class _Run:
 class Undo:
     """The part of one rank."""
 
-    def __init__(self, state: TrainingState, make_start: Callable[[], StepStart], trail: Trail,
+    def __init__(self, state: TrainingState, make_start: Callable[[], StepStart], repeated: RepeatedCalls,
                  records: Records) -> None:
-        self._state, self._trail, self._records = state, trail, records
+        self._state, self._repeated, self._records = state, repeated, records
         self._starts = [make_start(), make_start()]
         self._run: _Run | None = None  # that is being made
         self._made: _Run | None = None  # whose update is the newest
@@ -83,7 +83,7 @@ class Undo:
     def begin(self, *call: Any) -> StepStart:
         """A run begins: the call of GatedSteps that makes it. Returns what keeps its beginning."""
         start = next(one for one in self._starts if self._made is None or one is not self._made.start)
-        self._run = _Run(call, start, self._trail, self._records, self._handed_out())
+        self._run = _Run(call, start, self._repeated, self._records, self._handed_out())
         return start
 
     def commit(self) -> None:
@@ -122,7 +122,7 @@ class Undo:
         if run is None or run.reads:
             raise ValueError("an update cannot be taken back: " + ("its step reads batches itself" if run else
                              "it is the first of this process"))
-        between = _Between(self._state, self._trail.function, run.ended, self._values())
+        between = _Between(self._state, self._repeated.function, run.ended, self._values())
         for kept in reversed(self._updates[:self._many]):
             kept.take_back()
         optimized = {id(one) for optimizer in self._state.optimizers for group in optimizer.param_groups
@@ -130,7 +130,7 @@ class Undo:
         names = [name for name, one in self._state.parameters().items() if id(one) in optimized]
         if why := run.start.restore(names):
             raise ValueError(f"an update cannot be taken back: {why}")
-        self._trail.go_back(run.marks[0])
+        self._repeated.go_back(run.marks[0])
         self._records.go_back(run.marks[1])
         self._records.position = run.position
         gate.go_back(target)
@@ -169,7 +169,7 @@ class Undo:
                 note_step(step)
                 self.on_step_again(step)
             between.put_back()
-            self._records.position, self._trail.function = None, between.function
+            self._records.position, self._repeated.function = None, between.function
             reach_top()
 
     def _values(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import weakref
 from typing import Any, NoReturn
 
 from holdfast.errors import Interrupted, UnavailableError
-from holdfast.launch.place import FAILED, Place
+from holdfast.launch.worker_identity import FAILED, WorkerIdentity
 from holdfast.torch.recover import ddp_calls, pipelines
 from holdfast.torch.recover.call_log import CallLog
 from holdfast.torch.recover.group import Groups, install
@@ -25,22 +25,22 @@ _MAY_PASS = (RuntimeError, OSError, UnavailableError)
 class WorkerSide:
     """One for each worker process."""
 
-    def __init__(self, place: Place) -> None:
-        self.groups = Groups(CallLog(place.log), f"{place.incarnation}.{place.generation}")
-        if place.is_replacement:
+    def __init__(self, identity: WorkerIdentity) -> None:
+        self.groups = Groups(CallLog(identity.log), f"{identity.incarnation}.{identity.generation}")
+        if identity.is_replacement:
             self.groups.mode = "replay"
-        elif place.rank < 0:
+        elif identity.rank < 0:
             self.groups.mode = "silent"
         self.has_checkpointer = False  # this process has made a Checkpointer
         self.is_closed = False  # that Checkpointer is closed, or closes
         self._listeners: weakref.WeakSet[Any] = weakref.WeakSet()
         self.groups.on_failure = self._on_failure
-        self.link = Link(place, self._on_lost, self.groups.waits_since)
+        self.link = Link(identity, self._on_lost, self.groups.waits_since)
         self.groups.log.on_full = self._on_full_log
-        if place.world > 1 or place.can_change:  # a job's only rank is not replaced
+        if identity.world > 1 or identity.can_change:  # a job's only rank is not replaced
             install(self.groups)
             ddp_calls.install(self.groups)
-            pipelines.install(self.groups, is_replacement=place.is_replacement)
+            pipelines.install(self.groups, is_replacement=identity.is_replacement)
 
     def _on_full_log(self) -> None:
         self.link.say("plain", why="collective calls at start-up have returned more than is kept for a "
@@ -80,10 +80,10 @@ _side: WorkerSide | None = None
 _process = 0
 
 
-def start(place: Place) -> None:
+def start(identity: WorkerIdentity) -> None:
     """Called once in a new worker, before its program runs."""
     global _side, _process
-    _side, _process = WorkerSide(place), os.getpid()
+    _side, _process = WorkerSide(identity), os.getpid()
 
 
 def current() -> WorkerSide | None:

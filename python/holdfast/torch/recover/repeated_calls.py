@@ -3,7 +3,7 @@
 The process that replaces a lost rank begins its loop at the top, with a batch. The others may be
 further: in the second ck.run() of a step, or in a validation after ck.step(). The replacement
 then makes the same calls as they did, and each of them returns at once, with what it returned in
-the lost rank, or on another one. So every rank keeps these calls (its trail).
+the lost rank, or on another one. So every rank keeps these calls.
 
 A run is at the top of the loop if it is the first since ck.step() before which the loader gave a
 batch, or that makes updates: so a validation after ck.step() is not.
@@ -17,7 +17,7 @@ import torch
 
 from holdfast.torch.values.trees import pack, unpack
 
-_MOST_CALLS = 64  # of a trail; a longer one is not kept
+_MOST_CALLS = 64  # with more, none is kept
 _MOST_BYTES = 1 << 20  # of a result that is kept
 
 
@@ -38,7 +38,7 @@ class Call:
         return (self.kind, self.name) == (kind, name)
 
 
-class Trail:
+class RepeatedCalls:
     """The calls of one rank, and where they lead to."""
 
     def __init__(self) -> None:
@@ -142,14 +142,14 @@ class Trail:
 class SkippedCalls:
     """The calls that a replacement makes until it is where the others are."""
 
-    def __init__(self, trail: Trail, refuse: Callable[[Exception], None],
+    def __init__(self, repeated: RepeatedCalls, refuse: Callable[[Exception], None],
                  arrive: Callable[[], None], is_in_loop: Callable[[], bool]) -> None:
         """`arrive` is called after the last of these calls, `refuse` if there are other calls.
 
         `is_in_loop` says whether this process has taken a batch.
         """
-        self._expected = Call("run", trail.function)
-        self._left, self._before = list(trail.calls), list(trail.before)
+        self._expected = Call("run", repeated.function)
+        self._left, self._before = list(repeated.calls), list(repeated.before)
         self._refuse, self._arrive, self._is_in_loop = refuse, arrive, is_in_loop
 
     @property

@@ -1,13 +1,11 @@
-"""What a worker knows of its place in the job."""
+"""Who a worker is in the job: its number, rank, host and generation, and what it is connected to."""
 
 import socket
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 
 
 @dataclass
-class Place:
+class WorkerIdentity:
     """Given to a worker when it is forked."""
 
     slot: int  # the number of the worker; its rank may change while it lives, this may not
@@ -26,6 +24,7 @@ class Place:
     helped: int = -1  # the worker whose steps this one helps to make again; -1 if it does not
     helper: int = 0  # its number among the processes that share them; 0 is that of the replacement
     helpers: int = 0  # how many these are; 0 if there are none
+    folder: str = ""  # in which a helper opens its job
     alone: str = ""  # why a replacement has no helpers, if there were to be some
 
     @property
@@ -50,8 +49,3 @@ PAGE_STEP = 0  # the step that the worker is in; -1 before the first
 PAGE_BEAT = 1  # when a native thread of the worker was last at work; 0 before the first time
 PAGE_LOOKED = 2  # when the worker last looked which collective calls it waits in
 PAGE_WAITS_SINCE = 3  # since when it has waited in one; 0 if it waits in none
-
-
-def folder_of_helper(pid: int) -> Path:
-    """The folder in which a process that helps a replacement opens its job. The launcher removes the folder."""
-    return Path(tempfile.gettempdir()) / f"holdfast-helper-{pid}"

@@ -1,4 +1,4 @@
-"""How the launcher of another host meets that of host 0 (hosts.py), also again after their connection
+"""How the launcher of another host connects to that of host 0 (hosts.py), also again after the connection
 was cut."""
 
 import hmac
@@ -9,8 +9,8 @@ import socket
 import time
 from typing import Any
 
-from holdfast.launch.door import LOOK, Refused, no_answer
 from holdfast.launch.hosts import proof
+from holdfast.launch.listener import LOOK, Refused, no_answer
 from holdfast.launch.messages import Reader, send
 from holdfast.launch.options import Options
 from holdfast.launch.processes import SILENCE
@@ -18,8 +18,8 @@ from holdfast.launch.processes import SILENCE
 Address = tuple[int, Any]  # the family, and the address of that family
 
 
-class Meeting:
-    """One attempt to meet it, which does not block: turn() goes on with it."""
+class HostConnection:
+    """One attempt to connect to it, which does not block: turn() goes on with it."""
 
     def __init__(self, options: Options, secret: bytes, hello: dict[str, Any], address: Address) -> None:
         """`hello` is what this launcher says of itself."""
@@ -95,22 +95,22 @@ class Meeting:
         return messages or []
 
 
-def meet(options: Options, secret: bytes, hello: dict[str, Any]) -> Meeting:
-    """Waits for the first meeting. Refused if there is no launcher in time, or if it says no."""
+def connect_to_first_host(options: Options, secret: bytes, hello: dict[str, Any]) -> HostConnection:
+    """Waits for the first connection. Refused if there is no launcher in time, or if it says no."""
     assert options.at is not None
     deadline, tries = time.monotonic() + options.wait, 0
     while True:
         try:
             found = socket.getaddrinfo(*options.at, type=socket.SOCK_STREAM)
             family, _, _, _, address = found[tries % len(found)]
-            meeting = Meeting(options, secret, hello, (family, address))
-            while not meeting.is_over:
-                meeting.turn(LOOK)
-            why, is_last = meeting.why, tries % len(found) == len(found) - 1
+            made = HostConnection(options, secret, hello, (family, address))
+            while not made.is_over:
+                made.turn(LOOK)
+            why, is_last = made.why, tries % len(found) == len(found) - 1
         except OSError as error:
             why, is_last = error.strerror or str(error), True
         if not why:
-            return meeting
+            return made
         tries += 1
         if is_last:
             if time.monotonic() > deadline:

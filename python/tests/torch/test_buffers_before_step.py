@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from holdfast.torch.recover.buffer_copies import BufferCopies
+from holdfast.torch.recover.buffers_before_step import BuffersBeforeStep
 
 LARGE = 1 << 19  # elements: 2 MiB
 
@@ -17,7 +17,7 @@ class Net(nn.Module):
 
 def make_steps(net, number, write=lambda net: None):
     """Copies of the buffers, after so many steps; the begun one has written to them."""
-    copies = BufferCopies([net])
+    copies = BuffersBeforeStep([net])
     for _ in range(number):
         copies.keep()
         net.small += 1

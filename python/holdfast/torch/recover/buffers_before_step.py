@@ -23,7 +23,7 @@ _LOOKED_AT = 3  # steps in which all buffers are compared with their copies
 _MOST = 48 << 20  # bytes of all copies, and 1 % of the parameters
 
 
-class BufferCopies:
+class BuffersBeforeStep:
     """The copies for the newest step."""
 
     def __init__(self, models: list[Any]) -> None:

@@ -1,5 +1,5 @@
-"""Where the launchers of several hosts meet. Opened before torch is imported, which takes seconds, so
-that a wrong address is refused at once."""
+"""The socket on which the launcher of host 0 listens for those of other hosts. It is opened before torch is
+imported, which takes seconds, so that a wrong address is refused at once."""
 
 import socket
 import time
@@ -13,11 +13,11 @@ class Refused(Exception):
     """This launcher cannot be part of the job."""
 
 
-def open_door(options: Options) -> socket.socket | None:
+def open_listener(options: Options) -> socket.socket | None:
     """Host 0 begins to listen; another host waits until somebody listens there."""
     if options.at is None:
         return None
-    return _listen(options) if options.host == 0 else _knock(options)
+    return _listen(options) if options.host == 0 else _wait_for_listener(options)
 
 
 def no_answer(options: Options, why: str) -> Refused:
@@ -37,7 +37,7 @@ def _listen(options: Options) -> socket.socket:
                       "machine") from error
 
 
-def _knock(options: Options) -> None:
+def _wait_for_listener(options: Options) -> None:
     deadline = time.monotonic() + options.wait
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Ranks of a new generation meet: they tell each other their addresses, and connect."""
+"""The ranks of a new generation tell each other their addresses through the store of the job, and connect."""
 
 import hashlib
 import os
@@ -18,36 +18,36 @@ _CONNECT = 20.0  # seconds
 _LOOK = 0.005  # seconds between two looks at the store
 
 
-def meet(link: Link, generation: int) -> TcpTransport:
+def connect_ranks(link: Link, generation: int) -> TcpTransport:
     """A transport between all ranks of the generation.
 
     UnavailableError if the launcher begins a newer generation meanwhile.
     """
-    transport = _meet(link, link.meeting, generation, link.rank, link.world,
+    transport = _connect(link, link.address_key, generation, link.rank, link.world,
                       is_local=len(set(link.hosts)) == 1)
     link.say("met", generation=generation)
     return transport
 
 
-def meet_all(link: Link, change: dict[str, Any]) -> TcpTransport:
+def connect_workers(link: Link, change: dict[str, Any]) -> TcpTransport:
     """A transport between all workers that take part in a change of the configuration.
 
-    Fails as meet() does.
+    Fails as connect_ranks() does.
     """
     workers = change["participants"]
-    return _meet(link, "change", change["generation"], workers.index(link.slot), len(workers),
+    return _connect(link, "change", change["generation"], workers.index(link.slot), len(workers),
                  is_local=change["is_local"])
 
 
-def meet_helpers(link: Link) -> TcpTransport:
+def connect_helpers(link: Link) -> TcpTransport:
     """A transport between the replacement of a rank and the processes that help it, all on one host.
 
-    Fails as meet() does.
+    Fails as connect_ranks() does.
     """
-    return _meet(link, f"helpers of {link.rank}", link.born, link.helper, link.helpers, is_local=True)
+    return _connect(link, f"helpers of {link.rank}", link.born, link.helper, link.helpers, is_local=True)
 
 
-def _meet(link: Link, what: str, generation: int, number: int, of: int, *,
+def _connect(link: Link, what: str, generation: int, number: int, of: int, *,
           is_local: bool) -> TcpTransport:
     store = dist.PrefixStore(f"holdfast/{link.incarnation}.{generation}",
                              shared.to_store(timedelta(seconds=_CONNECT)))
@@ -57,7 +57,7 @@ def _meet(link: Link, what: str, generation: int, number: int, of: int, *,
     keys = [f"{what}/{other}" for other in range(of)]
     while not store.check(keys):
         if link.is_stale(generation):
-            raise UnavailableError("a rank was lost while ranks met again")
+            raise UnavailableError("a rank was lost while ranks connected again")
         time.sleep(_LOOK)
     addresses = [store.get(key).decode() for key in keys]
     wait_for(lambda: transport.connect(addresses, _CONNECT), lambda: link.is_stale(generation))
