@@ -20,7 +20,7 @@ from holdfast.torch.recover.islands import Island, ranks_outside
 
 TAG = 0x4824  # of records for second buddies; the tags of other messages are in wire_tags.h
 LATER = 0x4825  # of a HEAD alone: a record that was not sent, so that the one before it is not the newest
-_LONG = 4 << 20  # bytes; the transport keeps 16 MiB of a tag for a rank
+LONG = 4 << 20  # bytes; the transport keeps 16 MiB of a tag for a rank
 HEAD = struct.Struct("<qqq?")  # generation, update, serial number, whether it is of the end of a step
 
 _Record = tuple[tuple[int, int], bool, bytes]  # its generation and serial number, whether it is of an end, its bytes
@@ -128,7 +128,7 @@ class BuddyGate:
             if self._second is not None:
                 self._sent += 1
                 head = HEAD.pack(self._gate.generation, update, self._sent, True)
-                self._send_again(self._second, head, None if len(record) > _LONG else record)
+                self._send_again(self._second, head, None if len(record) > LONG else record)
 
     def hear_last_words(self, seconds: float) -> None:
         """Takes in what lost ranks have sent. Called before the transport is closed."""

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 
 from holdfast import _native
 from holdfast.errors import Error
-from holdfast.torch.recover.buddies import HEAD, TAG, BuddyGate, KeptRecord
+from holdfast.torch.recover.buddies import HEAD, LONG, TAG, BuddyGate, KeptRecord
 from holdfast.torch.recover.peers import tell
 
+_SLICE_S = 0.01  # how long a rank waits for room before it receives what has come
 _Kept = dict[int, tuple[tuple[int, int], bool, bytes]]  # by update: as BuddyGate keeps the records of a peer
 
 
@@ -27,6 +28,7 @@ class OpenGate(BuddyGate):
             self._buddies.append(self._second)
             self._peers.append(self._peer)
         self._at, self._generation = 0, 0
+        self._awaited: int | None = None  # the update whose record every peer has sent, or sends now
         self.waits = False  # what comes now is no update
         self._records: dict[int, _Kept] = {peer: {} for peer in self._peers}
 
@@ -48,25 +50,27 @@ class OpenGate(BuddyGate):
             for other in [one for one in kept if one != update]:
                 del kept[other]
         self._send_all(update, record, is_at_end=True)
+        self._awaited = update
         self._gate.begin(generation, update, record)
 
     def pass_gate(self, update: int, record: bytes) -> None:
         """Sends the record of the update. Before that, if `waits`, it waits until all ranks are here."""
         if self.waits:
             tell(self._transport, {}, patience=None)
-        self._take_all(0.0)
+        self._take_last()
         self._send_all(update, record, is_at_end=False)
-        self._at = update
+        self._at = self._awaited = update
 
     def go_back(self, update: int) -> None:
         """This rank has the state after that update again."""
         self._at = update
 
     def refresh(self, update: int, record: bytes) -> None:
-        """Sends the record again after the update. Does not wait."""
+        """Sends the record again after the update, unless it is a long one (BuddyGate.refresh). Does not wait."""
         self._sent += 1
+        head = HEAD.pack(self._generation, update, self._sent, True)
         for buddy in self._buddies:
-            self._send_again(buddy, HEAD.pack(self._generation, update, self._sent, True), record)
+            self._send_again(buddy, head, None if len(record) > LONG else record)
 
     def hear_last_words(self, seconds: float) -> None:
         """Takes in what lost ranks have sent. Called before the transport is closed."""
@@ -89,7 +93,31 @@ class OpenGate(BuddyGate):
         self._sent += 1
         head = HEAD.pack(self._generation, update, self._sent, is_at_end)
         for buddy in self._buddies:
-            self._transport.send(buddy, TAG, head + record)
+            self._send_surely(buddy, head + record)
+
+    def _send_surely(self, buddy: int, message: bytes) -> None:
+        """Sends a record, and receives what comes until there is room for it.
+
+        Two long records are more than the transport keeps for a rank, and the other ranks may wait here, too.
+        """
+        seconds = 0.0
+        while True:
+            try:
+                return self._transport.send(buddy, TAG, message, seconds)
+            except TimeoutError:
+                seconds = _SLICE_S
+                self._take_all(0.0)
+
+    def _take_last(self) -> None:
+        """Takes in what the peers have sent for their last gate, so that they find room at this one.
+
+        It is here or on its way: this update has their gradients, which they made behind that gate.
+        """
+        for peer in self._peers:
+            with contextlib.suppress(Error):  # the peer is gone
+                while self._awaited is not None and self._awaited not in self._records[peer]:
+                    self._keep(peer, self._transport.recv(peer, TAG))
+        self._take_all(0.0)
 
     def _take_all(self, seconds: float) -> None:
         until = time.monotonic() + seconds
