@@ -7,7 +7,7 @@
 namespace holdfast {
 
 ThreadPool::ThreadPool(ThreadPoolOptions options, const Starter& start)
-    : limit_(options.queue) {
+    : limit_(options.queue), linger_(options.linger) {
   HOLDFAST_CHECK(options.threads > 0, "{} threads", options.threads);
   HOLDFAST_CHECK(options.queue > 0, "a queue without room");
   start_threads(options.threads, start);
@@ -32,6 +32,7 @@ ThreadPool::~ThreadPool() {
   {
     MutexLock lock(mutex_);
     stopping_ = true;
+    is_called_ = true;
   }
   task_there_.notify_all();
   threads_.clear();
@@ -39,7 +40,9 @@ ThreadPool::~ThreadPool() {
 
 void ThreadPool::enqueue(Task task) {
   queue_.push_back(std::move(task));
-  task_there_.notify_one();
+  is_called_ = true;
+  // Each thread that lingers takes a task before it sleeps.
+  if (queue_.size() > lingering_) task_there_.notify_one();
 }
 
 void ThreadPool::submit(Task task) {
@@ -59,18 +62,33 @@ void ThreadPool::work() {
   while (true) {
     while (queue_.empty() && !stopping_) task_there_.wait(mutex_);
     if (queue_.empty()) break;
-    Task task = std::move(queue_.front());
-    queue_.pop_front();
-    ++running_;
-    room_there_.notify_one();
-    mutex_.unlock();
-    task();
-    // Destroys what the task holds before wait_idle() can return.
-    task = nullptr;
-    mutex_.lock();
-    if (--running_ == 0 && queue_.empty()) idle_.notify_all();
+    run_next();
+    if (linger_.count() > 0 && queue_.empty() && !stopping_) linger();
   }
   mutex_.unlock();
+}
+
+void ThreadPool::run_next() {
+  Task task = std::move(queue_.front());
+  queue_.pop_front();
+  is_called_ = !queue_.empty() || stopping_;
+  ++running_;
+  room_there_.notify_one();
+  mutex_.unlock();
+  task();
+  // Destroys what the task holds before wait_idle() can return.
+  task = nullptr;
+  mutex_.lock();
+  if (--running_ == 0 && queue_.empty()) idle_.notify_all();
+}
+
+void ThreadPool::linger() {
+  ++lingering_;
+  mutex_.unlock();
+  const auto end = std::chrono::steady_clock::now() + linger_;
+  while (!is_called_ && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+  mutex_.lock();
+  --lingering_;
 }
 
 }  // namespace holdfast

@@ -70,6 +70,28 @@ TEST(ThreadPoolTest, WhatATaskHoldsIsGoneWhenThePoolIsIdle) {
   EXPECT_EQ(held.use_count(), 1);
 }
 
+TEST(ThreadPoolTest, ThreadsThatLingerTakeTheNextTasksAndEndWithThePool) {
+  ThreadPool pool({.threads = 3, .queue = 8, .linger = std::chrono::hours(1)});
+  for (int tasks = 1; tasks <= 3; ++tasks) {  // more of them than threads that linger
+    for (int round = 0; round < 100; ++round) {
+      std::latch all(tasks);
+      for (int i = 0; i < tasks; ++i) pool.submit([&] { all.arrive_and_wait(); });
+      pool.wait_idle();
+      EXPECT_TRUE(all.try_wait());
+    }
+  }
+}
+
+TEST(ThreadPoolTest, ThreadsThatHaveLingeredAreWokenForTheNextTasks) {
+  std::atomic<int> ran = 0;
+  ThreadPool pool({.threads = 2, .queue = 8, .linger = std::chrono::nanoseconds(1)});
+  for (int i = 0; i < 1000; ++i) {
+    pool.submit([&] { ++ran; });
+    pool.wait_idle();
+    EXPECT_EQ(ran, i + 1);
+  }
+}
+
 TEST(ThreadPoolDeathTest, ATaskThatThrowsEndsTheProcess) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_DEATH(

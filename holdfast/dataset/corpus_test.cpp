@@ -288,21 +288,25 @@ TEST_F(CorpusTest, ManyReadsAtOnceGiveWhatSingleReadsGive) {
   }
   write("a.jsonl", text);
   write("b.jsonl", text + "end\n");
-  const auto corpus = open("?.jsonl", {.threads = 3}).value();
-  for (const int64_t stride : {1, 7, 313, 4999}) {
-    std::vector<int64_t> wanted;
-    for (int64_t i = 0; i < 600; ++i) wanted.push_back(i * stride % corpus->samples());
-    std::vector<Bytes> into;
-    std::vector<SampleRead> reads;
-    into.reserve(wanted.size());
-    for (const int64_t sample : wanted) {
-      const FileRange range = corpus->range_of(sample).value();
-      into.emplace_back(static_cast<size_t>(range.size()));
-      reads.push_back({range, into.back()});
-    }
-    ASSERT_OK(corpus->read(reads));
-    for (size_t i = 0; i < wanted.size(); ++i) {
-      ASSERT_EQ(into[i], corpus->read(wanted[i]).value()) << wanted[i];
+  for (const char* const files : {"a.jsonl", "?.jsonl"}) {
+    const auto corpus = open(files, {.threads = 3}).value();
+    // 0 is one sample all the time, and the last one counts down.
+    for (const int64_t stride : {int64_t{1}, int64_t{7}, int64_t{313}, int64_t{4999}, int64_t{0},
+                                 corpus->samples() - 1}) {
+      std::vector<int64_t> wanted;
+      for (int64_t i = 0; i < 600; ++i) wanted.push_back(i * stride % corpus->samples());
+      std::vector<Bytes> into;
+      std::vector<SampleRead> reads;
+      into.reserve(wanted.size());
+      for (const int64_t sample : wanted) {
+        const FileRange range = corpus->range_of(sample).value();
+        into.emplace_back(static_cast<size_t>(range.size()));
+        reads.push_back({range, into.back()});
+      }
+      ASSERT_OK(corpus->read(reads));
+      for (size_t i = 0; i < wanted.size(); ++i) {
+        ASSERT_EQ(into[i], corpus->read(wanted[i]).value()) << wanted[i];
+      }
     }
   }
 }

@@ -1,5 +1,6 @@
 #include "holdfast/dataset/read_ranges.h"
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,19 +17,43 @@ constexpr int64_t kDiskGap = 64 << 10, kMemoryGap = 4 << 10;
 constexpr int64_t kMostRun = 1 << 20;
 // A thread for fewer reads costs more than it saves.
 constexpr size_t kLeastReads = 4;
-// A read that takes longer on average has waited for a disk or a store.
-constexpr Duration kFromCache = std::chrono::microseconds(50);
+// How many runs a thread takes at a time, if the bytes come from memory: each of them takes
+// about a microsecond.
+constexpr size_t kMemoryRuns = 8;
+// A read that takes longer on average, and for which the thread slept, has waited for a disk or
+// a store. Threads that share their processors with others take longer, too, but do not sleep.
+constexpr Duration kFromCache = std::chrono::microseconds(20);
+// How long threads stay awake for the next batch.
+constexpr Duration kLinger = std::chrono::microseconds(50);
+
+// How often this thread has slept.
+int64_t sleeps() {
+  rusage usage{};
+  ::getrusage(RUSAGE_THREAD, &usage);
+  return usage.ru_nvcsw;
+}
 
 // Reads that lie so near to each other that one read serves them all.
 using Run = std::span<const SampleRead>;
 
 bool joins(const FileRange& first, const FileRange& last, const FileRange& next,
            int64_t gap) {
-  return next.file == last.file && next.begin - last.end < gap &&
+  return next.file == last.file && next.begin >= last.begin && next.begin - last.end < gap &&
          std::max(last.end, next.end) - first.begin <= kMostRun;
 }
 
-// The reads must be sorted.
+void sort_reads(std::span<SampleRead> reads, bool by_place) {
+  if (by_place) {
+    std::ranges::sort(reads, {}, [](const SampleRead& read) {
+      return std::pair(read.from.file, read.from.begin);
+    });
+    return;
+  }
+  const auto by_file = [](const SampleRead& read) { return read.from.file; };
+  if (!std::ranges::is_sorted(reads, {}, by_file)) std::ranges::sort(reads, {}, by_file);
+}
+
+// Joins reads that follow each other.
 std::vector<Run> runs_of(std::span<const SampleRead> reads, int64_t gap) {
   std::vector<Run> runs;
   runs.reserve(reads.size());
@@ -65,8 +90,12 @@ Result<void> read_run(const Source& source, Run run, Bytes& memory) {
 // more after that.
 class RangeReader::Job {
  public:
-  Job(RangeReader& reader, std::vector<Run> runs)
-      : reader_(reader), runs_(std::move(runs)), left_(static_cast<int>(runs_.size())) {}
+  // Threads take `step` runs at a time.
+  Job(RangeReader& reader, std::vector<Run> runs, size_t step)
+      : reader_(reader),
+        runs_(std::move(runs)),
+        step_(step),
+        left_(static_cast<int>(runs_.size())) {}
 
   // Reads until no run is left that nobody has begun. Returns how many were read here.
   int work();
@@ -75,6 +104,7 @@ class RangeReader::Job {
  private:
   RangeReader& reader_;
   const std::vector<Run> runs_;
+  const size_t step_;
   std::atomic<size_t> next_ = 0;
   std::atomic<int> left_;  // that are not finished
   std::atomic<bool> has_failed_ = false;
@@ -104,8 +134,11 @@ int RangeReader::Job::work() {
     const MutexLock lock(mutex_);
     if (!has_failed_.exchange(true)) failed_ = outcome.error();
   };
-  for (size_t i = next_++; i < runs_.size(); i = next_++, ++done) {
-    if (!has_failed_) note(read(runs_[i]));
+  for (size_t i = next_.fetch_add(step_); i < runs_.size(); i = next_.fetch_add(step_)) {
+    for (const Run& run : std::span(runs_).subspan(i, std::min(step_, runs_.size() - i))) {
+      if (!has_failed_) note(read(run));
+      ++done;
+    }
   }
   note(leave_file());
   if (done > 0 && (left_ -= done) == 0) left_.notify_all();
@@ -127,7 +160,8 @@ ThreadPool& RangeReader::pool() {
   const MutexLock lock(mutex_);
   if (const int here = ::getpid(); process_ != here) {
     static_cast<void>(pool_.release());  // its threads are those of another process
-    pool_ = std::make_unique<ThreadPool>(ThreadPoolOptions{.threads = count_, .queue = 1024});
+    pool_ = std::make_unique<ThreadPool>(ThreadPoolOptions{
+        .threads = count_, .queue = 1024, .linger = kLinger});
     process_ = here;
   }
   return *pool_;
@@ -171,16 +205,20 @@ size_t RangeReader::others_for(size_t reads) const {
 }
 
 Result<void> RangeReader::read(std::span<SampleRead> reads) {
-  std::ranges::sort(reads, {}, [](const SampleRead& read) {
-    return std::pair(read.from.file, read.from.begin);
-  });
-  std::vector<Run> runs = runs_of(reads, waits_for_disk_ ? kDiskGap : kMemoryGap);
+  const bool waits = waits_for_disk_;
+  // Samples of a shuffle seldom lie near each other. Then the order of their reads matters only
+  // to a disk.
+  sort_reads(reads, waits);
+  std::vector<Run> runs = runs_of(reads, waits ? kDiskGap : kMemoryGap);
   const size_t others = others_for(runs.size());
-  const auto job = std::make_shared<Job>(*this, std::move(runs));
+  const auto job = std::make_shared<Job>(*this, std::move(runs), waits ? 1 : kMemoryRuns);
   for (size_t i = 0; i < others; ++i) pool().submit([job] { job->work(); });
+  const int64_t slept = sleeps();
   const Instant begin = env_.now();
   const int done = job->work();
-  if (done > 0) waits_for_disk_ = env_.now() - begin > done * kFromCache;
+  if (done > 0) {
+    waits_for_disk_ = env_.now() - begin > done * kFromCache && sleeps() != slept;
+  }
   return job->wait();
 }
 
