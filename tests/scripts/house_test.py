@@ -1,5 +1,6 @@
 """What was made one mechanism stays one: house_test.py [BUILD], a configured build folder."""
 
+import os
 import sys
 import tempfile
 import unittest
@@ -54,6 +55,14 @@ class HouseTest(unittest.TestCase):
     def test_every_dependency_is_used_and_only_faces_have_many(self):
         self.assertEqual(house.unused_arrows(BUILD), [])
         self.assertLessEqual(house.with_many_dependencies(BUILD), house.FACES)
+
+    @unittest.skipIf(BUILD is None or not (BUILD / "python/holdfast/_native.pyi").exists()
+                     or os.environ.get("HOLDFAST_LONG") != "1",
+                     "takes seconds: needs a build folder with the Python package, and HOLDFAST_LONG=1")
+    def test_a_save_and_a_resume_enter_few_files(self):
+        entered = house.files_entered(BUILD)
+        self.assertLessEqual(entered["save"], house.MOST_ENTERED["save"])
+        self.assertLessEqual(entered["resume"], house.MOST_ENTERED["resume"])
 
     def test_a_part_with_many_dependencies_is_seen(self):
         names = [f"p{i}" for i in range(house.MOST_DEPENDENCIES + 1)]

@@ -11,31 +11,40 @@ import torch
 
 from holdfast import _native
 from holdfast.checkpoint import Tiers, run_path
-from holdfast.options import Failures, Layout, Recover, Resuming, Schedule, Watch, Writing, check_every
-from holdfast.options import check_groups, check_known, check_object_names
+from holdfast.options import (
+    Failures,
+    Layout,
+    Recover,
+    Resuming,
+    Schedule,
+    Watch,
+    Writing,
+    check_every,
+    check_groups,
+    check_known,
+    check_object_names,
+)
 from holdfast.rehearse.plan import places
 from holdfast.torch.elastic.member import member_of
 from holdfast.torch.loop import messages, rehearsal
 from holdfast.torch.loop.branch import Start
 from holdfast.torch.loop.due_save import DueSave
-from holdfast.torch.loop.durable_steps import DurableSteps, OnDurable
 from holdfast.torch.loop.end_of_training import EndOfTraining
-from holdfast.torch.loop.losses import Losses, wait_for_value
 from holdfast.torch.loop.messages import Messages
-from holdfast.torch.parts import Given, Parts
-from holdfast.torch.recover.link import FewerWorkers
-from holdfast.torch.recover.plain_steps import Resumed
+from holdfast.torch.loop.metrics import Losses, wait_for_value
+from holdfast.torch.loop.plain_parts import Resumed
 from holdfast.torch.loop.resume import Resume
 from holdfast.torch.loop.saves import Save
 from holdfast.torch.loop.self_check import Check, check
 from holdfast.torch.loop.step_calls import StepCalls
-from holdfast.torch.loop.step_numbers import StepNumbers, whole_number
+from holdfast.torch.loop.step_numbers import DurableSteps, OnDurable, StepNumbers, whole_number
 from holdfast.torch.loop.stop_grace import with_grace
 from holdfast.torch.loop.stopping import memory_folder
-from holdfast.torch.state import plain_values
+from holdfast.torch.parts import Given, Parts
+from holdfast.torch.recover.link import FewerWorkers
 from holdfast.torch.state.model_tensors import Exclude
-from holdfast.torch.state.plain_values import PlainValues
 from holdfast.torch.state.report import Report
+from holdfast.torch.state.stateful import VALUES, PlainValues
 from holdfast.torch.state.tensor_state import Models, Optimizers
 from holdfast.torch.values.all_ranks import rank_in
 from holdfast.torch.watch.freeze_watch import Watched
@@ -133,11 +142,11 @@ class Checkpointer(Parts):
         check_every(every)
         check_groups(writing=writing, resuming=resuming, failures=failures, schedule=schedule,
                      layout=layout, **({} if watch is None else {"watch": watch}))
-        check_object_names(objects or {}, [*_KEYWORDS, plain_values.KEY])
+        check_object_names(objects or {}, [*_KEYWORDS, VALUES])
         self._run, tiers, handover = places(run_path(run), tiers, handover)
         self._values = PlainValues()
         named = {"scheduler": scheduler, "scaler": scaler, "ema": ema, **(objects or {}),
-                 plain_values.KEY: self._values}
+                 VALUES: self._values}
         self._given = Given(
             self._run, model, optimizer, named, data, scaler, every, keep, tiers, writing, resuming,
             with_grace(failures), schedule, layout, watch, exclude, memory_folder(handover), recover)

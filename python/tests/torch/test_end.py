@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import holdfast
-from holdfast.torch.loop import last_step
+from holdfast.torch.loop import unchanged_model
 
 
 class Toy:
@@ -202,8 +202,8 @@ def test_a_write_to_any_one_of_many_tensors_is_seen(tmp_path, between, schedule)
 def test_all_tensors_are_looked_at_after_all_but_very_short_steps(monkeypatch, look, step, is_whole):
     tensors = {f"{number}": torch.zeros(2) for number in range(100)}
     clock = [0.0]
-    monkeypatch.setattr(last_step, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
-    seen = last_step.LastStep(lambda: tensors)
+    monkeypatch.setattr(unchanged_model, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    seen = unchanged_model.LastStep(lambda: tensors)
     seen.note(0)
     seen._seconds = look
     clock[0] = step

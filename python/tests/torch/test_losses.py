@@ -5,12 +5,12 @@ import torch
 from torch import nn
 
 import holdfast
-from holdfast.torch.loop import losses
+from holdfast.torch.loop import metrics as reported
 
 LOSSES = [5.0, 4.0, 1.0, 3.0, 3.5, 4.5]
 
 
-class Late(losses.Losses):
+class Late(reported.Losses):
     """A loss like that of a GPU, whose value is known one step later."""
 
     def __init__(self, decide=None):
@@ -28,9 +28,9 @@ def gpu(monkeypatch):
     def on_gpu(loss):
         return isinstance(loss, torch.Tensor)
 
-    monkeypatch.setattr(losses, "value_without_waiting",
+    monkeypatch.setattr(reported, "value_without_waiting",
                         lambda loss: None if on_gpu(loss) else loss)
-    monkeypatch.setattr(losses, "is_on_gpu", on_gpu)
+    monkeypatch.setattr(reported, "is_on_gpu", on_gpu)
     monkeypatch.setattr("holdfast.torch.checkpointer.Losses", Late)
 
 

@@ -33,11 +33,11 @@ from holdfast.errors import Interrupted, UnavailableError
 from holdfast.resize.parallel import Parallel
 from holdfast.torch.elastic.carried_state import CarriedState, bytes_of, join_told, merged_groups
 from holdfast.torch.elastic.late_memory import LateMemory, is_tight, parts_of, room_for, stand_ins
-from holdfast.torch.loop.cuda_stream import current_stream
 from holdfast.torch.recover.connect_ranks import connect_workers
 from holdfast.torch.recover.crash_points import reach
 from holdfast.torch.recover.peers import tell
 from holdfast.torch.recover.worker_side import WorkerSide, wait_for_end
+from holdfast.torch.state.capture import current_stream
 from holdfast.torch.state.piece import Piece
 
 _log = logging.getLogger("holdfast")

@@ -23,6 +23,7 @@ from holdfast.torch.elastic.late_memory import LateMemory
 from holdfast.torch.elastic.new_parameters import KeptParameters, give_parameters
 from holdfast.torch.elastic.requests import Requests, event_of, figures_of
 from holdfast.torch.elastic.step_arguments import StepArguments
+from holdfast.torch.loop.plain_parts import NotElastic
 from holdfast.torch.loop.resume import Resume
 from holdfast.torch.recover import worker_side
 from holdfast.torch.recover.crash_points import reach
@@ -343,27 +344,6 @@ class Member:
         if any(id(one) not in followed for one in self._checkpointer._state.data.each):
             return "data: a loader that does not follow the job; expected holdfast.data.loader(..., elastic=job)"
         return ""
-
-
-class NotElastic:
-    """Has the calls of Member, for a model that stays as it is."""
-
-    waits = False
-    configuration = ""
-
-    def attach(self, checkpointer: Any) -> bool:
-        return False
-
-    def release(self) -> None: ...
-
-    def ask(self, job: Any) -> None: ...
-
-    def appoint(self, due: Any) -> None: ...
-
-    def after_step(self, step: int) -> None: ...
-
-    def join(self) -> int:
-        return 0
 
 
 def member_of(model: Any) -> Member | NotElastic:

@@ -16,11 +16,11 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from holdfast.torch.loop.found_objects import attributes, inside
 from holdfast.torch.loop.kept_elements import element_bytes, is_readable
 from holdfast.torch.loop.step_record import digest_text
-from holdfast.torch.values.program_values import program_values
 from holdfast.torch.state.training_state import TrainingState
+from holdfast.torch.values.program_values import program_values
+from holdfast.torch.values.stored_attributes import attributes, inside
 
 SAVES = frozenset({1, 2, 3, 8, 64, 512})  # in which is looked: it takes milliseconds
 _SAMPLE = 8  # so many tensors of a model or a container are compared

@@ -1,4 +1,4 @@
-"""Finds objects of a training program: those inside of others, schedulers, and scalers.
+"""Finds the schedulers and scalers of a training program, and what moves in them.
 
 Nothing here calls code of the objects that it looks at: it reads their attributes as they lie.
 """
@@ -6,57 +6,20 @@ Nothing here calls code of the objects that it looks at: it reads their attribut
 import gc
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from types import FrameType, FunctionType, MethodType, ModuleType
+from collections.abc import Sequence
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import nn
 
-_MOST = 4000  # so many objects are looked at inside of others
+from holdfast.torch.values.stored_attributes import attributes
+
 _MOST_BLOCKS = 20_000_000  # in a program of more objects than this, looking at all takes seconds
 # Classes of others that change a learning rate, and are no LRScheduler of torch.
 _SCHEDULER = re.compile(r"sched|warmup|noam|anneal|LR$", re.IGNORECASE)
 _MOST_FRAMES = 16
 _SCALER_STEP = torch.amp.GradScaler.step.__code__
-_PLAIN = (str, bytes, int, float, complex, type(None), type, ModuleType, torch.Tensor)
-
-
-def attributes(one: Any) -> dict[str, Any]:
-    """The attributes that the object itself has; none if it hides them."""
-    try:
-        found = object.__getattribute__(one, "__dict__")
-    except Exception:
-        return {}
-    return found if type(found) is dict else {}
-
-
-def inside(given: Iterable[Any], but: type | tuple[type, ...] = ()) -> Iterator[Any]:
-    """The given objects, and those in their attributes, lists, tuples and dicts, to a bound.
-
-    Objects of the classes `but` are left out, and what is inside of them.
-    """
-    waiting, seen = list(given), set[int]()
-    while waiting and len(seen) < _MOST:
-        one = waiting.pop()
-        if id(one) in seen or issubclass(type(one), _PLAIN) or but and issubclass(type(one), but):
-            continue
-        seen.add(id(one))
-        yield one
-        waiting += _parts(one)
-
-
-def _parts(one: Any) -> list[Any]:
-    kind = type(one)
-    if issubclass(kind, dict):
-        return list(dict.values(one))
-    if issubclass(kind, (list, tuple, set, frozenset)):
-        return list(kind.__iter__(one)) if kind in (list, tuple, set, frozenset) else []
-    if kind is MethodType:
-        return [one.__self__]
-    if kind is FunctionType or issubclass(kind, nn.Module):
-        return []
-    return list(attributes(one).values())
 
 
 def schedulers_of(optimizers: Sequence[Any]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Knows whether the model is still what it was after a step, and which optimizers have changed it."""
+"""Knows what has changed the model: which optimizers, a program that undoes a resume, or training itself."""
 
 import logging
 import weakref
@@ -10,21 +10,24 @@ import torch
 from holdfast.torch.loop.epoch_numbers import begins_again
 from holdfast.torch.loop.forgotten_loaders import ForgottenLoaders
 from holdfast.torch.loop.forgotten_tensors import SAVES, ForgottenTensors
-from holdfast.torch.loop.frozen_writes import FrozenWrites
-from holdfast.torch.loop.last_step import CHANGED, LastStep
+from holdfast.torch.loop.kept_elements import KeptElements
 from holdfast.torch.loop.messages import NO_HOOK, UNKNOWN_OPTIMIZER
 from holdfast.torch.loop.step_place import StepPlace
-from holdfast.torch.loop.unchanged_model import UnchangedModel
-from holdfast.torch.loop.undone_resume import UndoneResume
+from holdfast.torch.loop.unchanged_model import CHANGED, LastStep, UnchangedModel
 from holdfast.torch.loop.unknown_state import UnknownState
 from holdfast.torch.loop.update_boundaries import UpdateBoundaries
-from holdfast.torch.state.inner_optimizers import with_inner
+from holdfast.torch.state.change_detection import with_version
+from holdfast.torch.state.optimizer_states import with_inner
 from holdfast.torch.state.training_state import TrainingState
+from holdfast.torch.values.dotted_names import name_a_few
 
 _log = logging.getLogger("holdfast")
 
 _BEGIN = 2  # the call of step() that keeps what the first save compares: the first one may still make things
 _FIRST = 8  # after so many calls of step(), the order of a training's calls is known
+_LOOKS = 2  # updates before which it is looked for parameters that training itself writes to
+_TEXT = ("parameters were written to between resume() and the first update ({names}): the training does not go "
+         "on with what was saved; expected all that loads or changes weights before ck.resume()")
 
 
 class ModelChanges:
@@ -158,3 +161,79 @@ class ModelChanges:
     def changed_since(self, step: int) -> str:
         """Why the model may be another than right after that step; "" if it is not."""
         return CHANGED if self.by_unknown else self._last_step.changed_since(step)
+
+
+class UndoneResume:
+    """Notices a program that undoes a resume: it loads weights between ck.resume() and the first update.
+
+    A training may itself write to its parameters in front of each update (weights that are clipped at the top
+    of the loop, a step of SAM). So what was found before the first update is said only if nothing was written
+    between the first ck.step() and the second update.
+    """
+
+    def __init__(self, state: TrainingState) -> None:
+        self._state = state
+        self.kept: KeptElements | None = None  # while something is to be compared before the next update
+        self.written: list[str] = []  # before the first update
+
+    def restart(self) -> None:
+        """Called when a resume has changed everything."""
+        self.written = []
+        self._keep()
+
+    def before_update(self) -> str:
+        """Called before an update if `kept` is not None. Returns a warning or ""."""
+        kept, self.kept = self.kept, None
+        assert kept is not None
+        changed, written = kept.changed(), self.written
+        if not written:
+            self.written = changed
+            return ""
+        self.written = []
+        return "" if changed else _TEXT.format(names=name_a_few(written))
+
+    def next_call(self) -> None:
+        """Called in ck.step() if `written` is not empty."""
+        self._keep()
+
+    def _keep(self) -> None:
+        parameters = self._state.parameters()
+        self.kept = KeptElements(parameters, at_once=len(parameters) or 1)
+        self.kept.keep()
+
+
+class FrozenWrites:
+    """Finds parameters that need no gradient and that training itself writes to: a momentum encoder.
+
+    A save copies parameters beside the next forward, because only an update writes to them. An encoder
+    that follows another one is written to in the forward, so that its copy would be torn. What was written
+    to before the first update is copied by save() itself; before the second one it is looked at again,
+    because weights may just have been loaded.
+    """
+
+    def __init__(self, state: TrainingState) -> None:
+        self._state = state
+        self.restart()
+
+    def restart(self) -> None:
+        """Called when a resume has written to everything."""
+        self._looks = 0
+        self._seen = self._versions()
+        self._found: set[str] = set()
+
+    def before_update(self) -> None:
+        """Called before an update."""
+        if self._looks == _LOOKS:
+            return
+        self._looks += 1
+        before, now = self._seen, self._versions()
+        written = {one for one, version in now.items() if before.get(one, version) != version}
+        found = {name for piece, name in self._state.resting() if id(piece.outer) in written
+                 } if written else set()
+        self._state.copy_at_once(found - self._found, not_more=self._found - found)
+        self._seen, self._found = now if self._looks < _LOOKS else {}, found
+
+    def _versions(self) -> dict[int, int]:
+        return {id(one): with_version(one)._version for model in self._state.models
+                if isinstance(model, torch.nn.Module)
+                for one in model.parameters() if not one.requires_grad}

@@ -23,7 +23,6 @@ import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_leaves
 
-from holdfast import _native
 from holdfast.rehearse.plan import (
     AFTER_SAVE,
     AFTER_UPDATE,
@@ -34,6 +33,7 @@ from holdfast.rehearse.plan import (
     place_to_read,
     records_folder,
 )
+from holdfast.torch.loop.plain_parts import NoRehearsal
 from holdfast.torch.loop.step_record import (
     digest_inputs,
     digest_text,
@@ -46,25 +46,6 @@ from holdfast.torch.values.found_generators import Search, generators_of_program
 
 _DURABLE = 120.0  # seconds for the save before a kill to become durable
 _LOOK = 0.05  # seconds between two looks whether the supervisor is still there
-
-
-class NoRehearsal:
-    """Stands for a rehearsal in a process that is not rehearsed."""
-
-    def attach(self, checkpointer: Any) -> None: ...
-
-    def detach(self, checkpointer: Any) -> None: ...
-
-    def due(self, step: int) -> None: ...
-
-    def to_resume(self, step: int | None, initial: Any) -> tuple[int | None, Any]:
-        return step, initial
-
-    def resumed(self, checkpointer: Any, start: int) -> None: ...
-
-    def made(self, checkpointer: Any, step: int, loss: Any) -> None: ...
-
-    def saved(self, checkpointer: Any, step: int, loss: Any) -> None: ...
 
 
 class Rehearsal:

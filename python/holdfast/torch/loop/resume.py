@@ -11,15 +11,16 @@ from holdfast.checkpoint import warn_of_mended
 from holdfast.errors import NotFoundError
 from holdfast.options import Resuming
 from holdfast.torch.loop.branch import Start
-from holdfast.torch.loop.cuda_stream import current_stream
 from holdfast.torch.loop.saves import Saves
-from holdfast.torch.state import gradients, plain_values
+from holdfast.torch.state import gradients
+from holdfast.torch.state.capture import current_stream
 from holdfast.torch.state.ddp_buckets import BucketOrders
-from holdfast.torch.state.inner_optimizers import is_inner
+from holdfast.torch.state.optimizer_states import is_inner
 from holdfast.torch.state.peer_step import CarriedStep
 from holdfast.torch.state.piece import Piece
 from holdfast.torch.state.report import Report
 from holdfast.torch.state.saved_names import saved_extra_names, saved_optimized, saved_transient
+from holdfast.torch.state.stateful import VALUES
 from holdfast.torch.state.stateful_objects import is_internal
 from holdfast.torch.state.training_state import TrainingState
 from holdfast.torch.values.dotted_names import name_a_few, plain_name
@@ -179,7 +180,7 @@ def compare_with_checkpoint(state: TrainingState, found: _native.SavedStep) -> R
     report.unexpected += [name for name in saved_extra_names(found) if name not in known]
     _compare_optimized([names for rank in ranks for names in rank[3]], found, report)
     saved_objects = _object_keys(found)
-    report.missing += sorted(ranks[0][2] - saved_objects - {plain_values.KEY})
+    report.missing += sorted(ranks[0][2] - saved_objects - {VALUES})
     report.unexpected += sorted(saved_objects - ranks[0][2])
     report.unexpected += kinds
     return report

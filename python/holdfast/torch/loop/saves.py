@@ -20,10 +20,9 @@ from holdfast import _native
 from holdfast.checkpoint import log_messages
 from holdfast.errors import Interrupted, UnavailableError
 from holdfast.torch.loop import metrics
-from holdfast.torch.loop.cuda_stream import current_stream
 from holdfast.torch.loop.metrics import Metrics
 from holdfast.torch.loop.optimizer_hooks import replace_closure
-from holdfast.torch.state.capture import Captured
+from holdfast.torch.state.capture import Captured, current_stream
 from holdfast.torch.state.ddp_buckets import BucketOrders
 from holdfast.torch.state.diverged_replicas import Divergence, divergence_warning
 from holdfast.torch.state.peer_step import put_back_position

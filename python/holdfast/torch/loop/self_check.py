@@ -16,11 +16,11 @@ from typing import Any
 
 from holdfast import _native
 from holdfast.options import Failures, Writing
-from holdfast.torch.loop.cuda_stream import current_stream
 from holdfast.torch.loop.job import open_job
 from holdfast.torch.loop.saves import Saves
 from holdfast.torch.loop.step_record import digest_values
 from holdfast.torch.loop.transport import connect
+from holdfast.torch.state.capture import current_stream
 from holdfast.torch.state.training_state import TrainingState
 from holdfast.torch.values import generators
 from holdfast.torch.values.dotted_names import name_a_few

@@ -17,7 +17,8 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from holdfast.torch.loop.found_objects import calling_scaler, inside, progress
+from holdfast.torch.loop.found_objects import calling_scaler, progress
+from holdfast.torch.values.stored_attributes import inside
 
 _CALLS = 4  # so many calls are looked at
 _SAMPLE = 8  # so many parameters are looked at

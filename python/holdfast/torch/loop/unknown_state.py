@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 
-from holdfast.torch.loop.found_objects import calling_scaler, inside, progress, schedulers_of
+from holdfast.torch.loop.found_objects import calling_scaler, progress, schedulers_of
 from holdfast.torch.loop.update_boundaries import UpdateBoundaries
+from holdfast.torch.values.stored_attributes import inside
 
 _INTERVALS = 2  # an optimizer that steps between so many pairs of calls is part of the training
 _LATER = 10.0  # seconds of training after which schedulers without a mark are looked for

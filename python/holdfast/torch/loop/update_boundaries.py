@@ -18,7 +18,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from holdfast.torch.state.gradients import has_unreduced_gradients
-from holdfast.torch.state.inner_optimizers import with_inner
+from holdfast.torch.state.optimizer_states import with_inner
 
 _PATIENCE = 16  # a save waits at least so many calls for the end of an update
 _SAMPLE = 8  # so many parameters of an optimizer are looked at

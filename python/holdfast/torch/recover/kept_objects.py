@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from holdfast.torch.recover.flat_copy import FlatCopy
-from holdfast.torch.state.inner_optimizers import with_own_states
+from holdfast.torch.state.optimizer_states import with_own_states
 from holdfast.torch.state.stateful import Stateful
 from holdfast.torch.state.training_state import TrainingState
 

@@ -21,18 +21,18 @@ import dataclasses
 import hashlib
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from holdfast import _native
 from holdfast.options import Recover
-from holdfast.torch.loop.durable_steps import DurableSteps
+from holdfast.torch.loop.step_numbers import DurableSteps
 from holdfast.torch.recover.buddies import BuddyGate
 from holdfast.torch.recover.call_log import CallLog
-from holdfast.torch.recover.kept_draws import KeptDraws
 from holdfast.torch.recover.islands import Island, find_too_large, island_of, join_groups, plan_islands
+from holdfast.torch.recover.kept_draws import KeptDraws
 from holdfast.torch.recover.log_cost import MOST, LogCost, find_excess
 from holdfast.torch.recover.peers import Replaying, tell
 from holdfast.torch.recover.undo import check_replicas

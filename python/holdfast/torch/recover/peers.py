@@ -14,8 +14,9 @@ from holdfast.torch.recover.flat_copy import FlatCopy
 from holdfast.torch.recover.record_bytes import pack_record, unpack_record
 from holdfast.torch.recover.records import Records, start_of
 from holdfast.torch.recover.repeated_calls import Call, unpack_calls
-from holdfast.torch.state import averaged_buffers, gradients
+from holdfast.torch.state import gradients
 from holdfast.torch.state.ddp_buckets import BucketOrders
+from holdfast.torch.state.diverged_replicas import BUFFER_SEALS
 from holdfast.torch.state.peer_step import PeerStep, PeerTensor, describe, own_objects
 from holdfast.torch.state.training_state import TrainingState
 from holdfast.torch.values import generators as random_generators
@@ -351,8 +352,8 @@ def _differing(records: Records, kept: KeptRecord, own_keys: set[str]) -> list[s
 
 def _differing_averages(records: Records, kept: KeptRecord) -> list[str]:
     """The buffers of averages that two ranks did not share when they made their records."""
-    ours = (records.values if kept.is_at_end else records.at_gate).get(averaged_buffers.KEY, {})
-    theirs = unpack_record(kept.record)[0].get(averaged_buffers.KEY, {})
+    ours = (records.values if kept.is_at_end else records.at_gate).get(BUFFER_SEALS, {})
+    theirs = unpack_record(kept.record)[0].get(BUFFER_SEALS, {})
     return [name for name, seal in theirs.items() if ours.get(name, seal) != seal]
 
 

@@ -9,15 +9,15 @@ from holdfast import _native
 from holdfast.errors import Error, Interrupted, UnavailableError
 from holdfast.options import Recover
 from holdfast.torch.loop.closing import Closing
-from holdfast.torch.loop.durable_steps import DurableSteps
 from holdfast.torch.loop.end_of_training import is_exception_on_its_way
+from holdfast.torch.loop.plain_parts import PlainSteps, Resumed
 from holdfast.torch.loop.saves import Saves
+from holdfast.torch.loop.step_numbers import DurableSteps
 from holdfast.torch.recover.crash_points import reach
 from holdfast.torch.recover.gated_steps import GatedSteps
 from holdfast.torch.recover.helper_steps import HelperSteps, room_for
 from holdfast.torch.recover.membership import Membership
 from holdfast.torch.recover.open_steps import OpenSteps
-from holdfast.torch.recover.plain_steps import PlainSteps, Resumed
 from holdfast.torch.recover.restarted_steps import RestartedSteps, warn
 from holdfast.torch.recover.undo import check_undoable
 from holdfast.torch.recover.worker_side import AFTER_CLOSE, WorkerSide, current

@@ -19,13 +19,13 @@ from typing import Any
 import torch
 
 from holdfast import _native
-from holdfast.torch.loop.cuda_stream import current_stream
 from holdfast.torch.loop.resume import missing_or_reshaped
 from holdfast.torch.recover.flat_copy import FlatCopy
 from holdfast.torch.recover.helping import Shares
 from holdfast.torch.recover.record_bytes import are_alike, unpack_record
 from holdfast.torch.recover.records import Records
 from holdfast.torch.recover.repeated_calls import Call
+from holdfast.torch.state.capture import current_stream
 from holdfast.torch.state.ddp_buckets import BucketOrders
 from holdfast.torch.state.training_state import TrainingState
 

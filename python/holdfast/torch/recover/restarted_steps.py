@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast import _native
 from holdfast.torch.loop.closing import Closing
-from holdfast.torch.recover.plain_steps import PlainSteps, Resumed
+from holdfast.torch.loop.plain_parts import PlainSteps, Resumed
 from holdfast.torch.recover.worker_side import WorkerSide, current
 
 _log = logging.getLogger("holdfast")

@@ -23,6 +23,7 @@ from holdfast.torch.state.diverged_replicas import DivergedReplicas, Divergence
 from holdfast.torch.state.piece import Piece
 from holdfast.torch.values.dotted_names import own_name
 
+
 _SMALL = 1 << 20  # bytes; a tensor of at most this size may be copied twice in one save
 
 
@@ -188,6 +189,13 @@ class TensorCapture:
         """The name that the piece has in a checkpoint."""
         return own_name(piece.name, self._rank) if self._is_own(piece) else piece.name
 
+    def seals_of(self, pieces: Iterable[Piece]) -> dict[str, str]:
+        """The seals, as they are now, of those pieces of which one rank's values are saved, by name."""
+        common = [piece for piece in pieces if piece.tensor.numel() > 0 and self.saved_name(piece) == piece.name]
+        for device in {piece.tensor.device for piece in common if piece.tensor.is_cuda}:
+            torch.cuda.synchronize(device)
+        return dict(_native.Pieces([self.describe(piece, piece.name) for piece in common]).seals()) if common else {}
+
     def object_name(self, piece: Piece, is_own: bool) -> str:
         """The name that a tensor of an object has in a checkpoint."""
         own = is_own or self._is_own(piece)
@@ -274,3 +282,13 @@ def _are_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
     """True if the tensors differ in nothing but their values and their address."""
     return (one.shape == other.shape and one.stride() == other.stride()
             and one.dtype == other.dtype and one.device == other.device and one.numel() > 0)
+
+
+def current_stream() -> int:
+    """The raw handle of the current CUDA stream; 0 if CUDA is not in use.
+
+    Avoids torch.cuda.current_stream(), which takes 20 µs.
+    """
+    if not torch.cuda.is_initialized():
+        return 0
+    return torch._C._cuda_getCurrentRawStream(torch._C._cuda_getDevice())

@@ -5,10 +5,14 @@ own. For tensors that are cut over ranks, of which no rank holds all, the first 
 the parts save them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Self
 
 from holdfast import _native
+from holdfast.torch.state.piece import Piece
+from holdfast.torch.values.dotted_names import name_a_few
+
+BUFFER_SEALS = "seals of buffers"  # a key in the objects of each rank
 
 # (name, a rank, a rank whose values differ from it, whether ranks hold the whole tensor,
 # whether no rank before this one holds the same part)
@@ -71,3 +75,33 @@ def divergence_warning(found: list[Any]) -> str:
 def _some(names: set[str]) -> str:
     first = min(names)
     return first if len(names) == 1 else f"{first} and {len(names) - 1} more"
+
+
+def read_by_averages(pieces: Sequence[Piece], averaged: Sequence[Piece]) -> list[Piece]:
+    """The buffers that DDP broadcasts and that have the same attribute name as one of an average.
+
+    DDP broadcasts the buffers of a model in its next forward pass. An average (`ema=`) that reads them
+    before that has other values on each rank, perhaps only from some step on. Running statistics are
+    each rank's own (buffer_copies.py). The others are saved once, because most are masks and tables,
+    which nothing changes. So each rank saves their seals, too, and a resume says which ones differed. So does
+    a recovery from other ranks, by the seals in the record of the lost one (recover/).
+    """
+    attributes = {piece.name.rpartition(".")[2] for piece in averaged}
+    return [piece for piece in pieces if piece.kind == "buffer" and piece.copies == "first"
+            and piece.name.rpartition(".")[2] in attributes]
+
+
+def differing_buffers(ranks: Sequence[Mapping[str, Any]], own: Collection[str]) -> list[str]:
+    """A sentence about buffers that the ranks that saved held with different values, if any.
+
+    `ranks` are the objects of each rank, and each rank has saved its own of those in `own`.
+    """
+    seals: dict[str, set[str]] = {}
+    for saved in ranks:
+        for name, seal in saved.get(BUFFER_SEALS, {}).items():
+            seals.setdefault(name, set()).add(seal)
+    names = [name for name, found in seals.items() if len(found) > 1 and name not in own]
+    if not names:
+        return []
+    return [f"{name_a_few(names)}: the {len(ranks)} ranks that saved had different values, and those "
+            "of one of them are taken"]

@@ -5,7 +5,7 @@ its name, because FSDP puts a gathered one in its place at times. Any other para
 is refused: the optimizer would go on with the old one.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
@@ -22,7 +22,9 @@ from holdfast.torch.state.module_names import (
     gathering_modules,
     reshard,
 )
+from holdfast.torch.values.dotted_names import name_a_few
 
+STRIDES = "strides"  # the key of strides in a checkpoint
 
 # Patterns of names, with *, or a function of name and tensor that says whether to leave it out.
 Exclude = str | Sequence[str] | Callable[[str, torch.Tensor], bool]
@@ -138,3 +140,26 @@ def _stands_for(gathered: set[int], kept: Any, live: Any) -> bool:
         return False
     mesh = live.device_mesh if isinstance(live, DTensor) else None
     return isinstance(live, torch.Tensor) and kept.device_mesh != mesh
+
+
+def odd_strides(entries: Iterable[Entry]) -> dict[str, list[int]]:
+    """The strides of tensors that are not contiguous, by name."""
+    tensors = {entry.name: entry.kept for entry in entries if not isinstance(entry.kept, DTensor)}
+    return {name: list(one.stride()) for name, one in tensors.items()
+            if one.layout is torch.strided and not one.is_contiguous()}
+
+
+def inexact_strides(entries: Iterable[Entry], own: Mapping[str, Any]) -> list[str]:
+    """A sentence about tensors that lay in memory in another way when they were saved.
+
+    A checkpoint has the values of a tensor and not its strides. A product with a tensor of other strides may
+    have other bits.
+    """
+    if STRIDES not in own:  # an earlier version of Holdfast made the checkpoint
+        return []
+    live, saved = odd_strides(entries), own[STRIDES]
+    names = [name for name in dict.fromkeys([*saved, *live]) if saved.get(name) != live.get(name)]
+    if not names:
+        return []
+    return [f"{name_a_few(names)}: had other strides when it was saved (transposed, or channels last), "
+            "so sums may differ in bits; expected the same memory format before resume()"]

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from holdfast.torch.state.inner_optimizers import with_own_states
+from holdfast.torch.state.optimizer_states import with_own_states
 from holdfast.torch.values.dotted_names import join
 
 _WALKED = ("state", "param_groups")  # TensorState saves these

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from holdfast.torch.data.loaders import Loaders
-from holdfast.torch.state import averaged_buffers
 from holdfast.torch.state.capture import TensorCapture
+from holdfast.torch.state.diverged_replicas import BUFFER_SEALS
 from holdfast.torch.state.gradients import KEY as GRADIENTS, Gradients
 from holdfast.torch.state.live_buffers import LiveBuffers
 from holdfast.torch.state.peer_step import Record, describe, is_of_record
@@ -51,7 +51,7 @@ class PeerState:
             averaged += [piece for piece in found if piece.name in self._objects.average_buffers]
             pieces += [(piece, self._capture.object_name(piece, True)) for piece in found
                        if piece.copies == "own" or self._objects.is_rank_own(one)]
-        values[averaged_buffers.KEY] = averaged_buffers.seals_of(averaged, self._capture)
+        values[BUFFER_SEALS] = self._capture.seals_of(averaged)
         if most:
             tree, found = Stateful(GRADIENTS, gradients()).capture()
             if sum(piece.tensor.nbytes for piece in found) <= most:

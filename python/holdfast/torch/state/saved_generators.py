@@ -5,18 +5,23 @@ in what the loader reads with, in the variables of the program, and in the given
 leaves them out (found_generators.py). A found generator is saved under its path, such as
 "data.dataset.rng", and restored when those of the process are. In a loader's workers, a dataset draws
 from copies that no checkpoint can have: those generators are named in `unsaved`.
+
+Beside them, a save has notes of random numbers that the loop draws behind ck.step() (LateDraws).
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
+import torch
+
 from holdfast.torch.data.loaders import Loaders
-from holdfast.torch.state.late_draws import LateDraws
-from holdfast.torch.values.found_generators import Search, generators_of_program
 from holdfast.torch.values import generators as random_generators
 from holdfast.torch.values.dotted_names import join
-from holdfast.torch.values.generator_states import saves_generators
+from holdfast.torch.values.found_generators import Search, generators_of_program
+from holdfast.torch.values.generators import is_generator
 
 _log = logging.getLogger("holdfast")
 
@@ -179,3 +184,93 @@ def _parts(given: Any) -> list[Any]:
 def inexact_generators(own: Mapping[str, Any]) -> list[str]:
     """Sentences about generators that could not be saved in the checkpoint of a rank."""
     return [f"generator {name}: {why}" for name, why in own.get("unsaved generators", {}).items()]
+
+
+_MOST_NOTES = 4  # different notes of late draws that are kept
+_LINE = ("generators: random numbers are drawn behind ck.step() in steps that were saved, and a resumed run does "
+         "not draw them; expected such draws, and validations, before ck.step(), or in torch.random.fork_rng()")
+
+Moved = dict[str, int]  # as random_generators.distances() tells it
+
+
+class LateDraws:
+    """Random numbers that a loop draws behind ck.step(), which a training that is resumed does not draw.
+
+    A validation draws when it makes the iterator of a DataLoader, for example. A save has the generators as
+    they are at ck.step(), and a resumed loop begins at the top of the next step: numbers that were drawn in
+    between are drawn again if they belong to the top of the loop, and else are missing. Nobody can tell the
+    two apart while they are drawn. So after each save it is noted how far the generators have moved when the
+    loop asks for its next batch, and later saves have these notes. When a resumed loop asks for its first
+    batch, its own generators must have moved as far as in each of these notes; if not, the run may differ in
+    bits.
+    """
+
+    def __init__(self, generators: Mapping[str, Any], data: Loaders) -> None:
+        """`generators` are those beside the process's own, in a dict that may grow."""
+        self._generators, self._data = generators, data
+        self._notes: list[Moved] = []
+        self._before: Any = None  # the generators at the newest save or resume; None behind the next request
+        self._expected: Sequence[Moved] = ()  # notes of the checkpoint that was resumed
+        self._inexact: list[str] = []  # gets a line if they are not met
+        me = weakref.ref(self)  # a loader may live longer
+        end = data.listen(lambda: (one := me()) and one._begin_pass(), lambda: (one := me()) and one._ask())
+        weakref.finalize(self, end).atexit = False
+
+    def saved(self, generators: Any) -> list[Moved]:
+        """A save has these generators. Returns the notes that belong into it."""
+        self._before, self._expected = generators, ()
+        return list(self._notes)
+
+    def resumed(self, generators: Any, notes: Sequence[Moved], inexact: list[str]) -> None:
+        """The generators are restored, or will be when a pass begins. `inexact` gets a line if numbers are missing."""
+        self._notes, self._before = list(notes), generators
+        self._expected, self._inexact = notes, inexact
+
+    def _begin_pass(self) -> None:
+        """What was drawn behind an epoch is drawn again: a resumed loop begins in that epoch."""
+        if not self._expected:
+            self._before = None
+
+    def _ask(self) -> None:
+        if self._before is None or self._data.awaits_iterator:  # generators are not restored yet
+            return
+        moved = random_generators.distances(self._before, random_generators.capture(self._generators))
+        expected, self._before, self._expected = self._expected, None, ()
+        if not expected:
+            self._notes = self._notes if moved in self._notes else [*self._notes[1 - _MOST_NOTES:], moved]
+        elif expected.count(moved) < len(expected) and not any(line.startswith("generator") for line in self._inexact):
+            self._inexact.append(_LINE)  # unless a generator could not be restored, which is told already
+            _log.warning("resume: %s", _LINE)
+
+
+_MOST_VALUES = 2000  # so many values are looked at, to find the state of a generator
+_MOST_ITEMS = 64  # so many items of one container
+_TORCH = frozenset({5056, 16})  # bytes of the state of a generator of a CPU, and of a GPU
+_PYTHON = 625  # numbers in the state of Python's generator
+
+
+def saves_generators(one: Any) -> bool:
+    """True if what the object's state_dict() returns has a generator, or what looks like its state.
+
+    Such an object may have a way of its own to set its generators, which must not be interfered with.
+    """
+    function = getattr(one, "state_dict", None)
+    waiting = [function() if callable(function) else one]
+    for seen, value in enumerate(waiting):  # it grows
+        if seen > _MOST_VALUES:
+            return False
+        if _is_state(value):
+            return True
+        if isinstance(value, Mapping):
+            waiting += islice(value.values(), _MOST_ITEMS)
+        elif isinstance(value, list | tuple):
+            waiting += islice(value, _MOST_ITEMS)
+    return False
+
+
+def _is_state(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return value.dtype == torch.uint8 and value.dim() == 1 and value.numel() in _TORCH
+    if isinstance(value, Mapping):
+        return "bit_generator" in value
+    return is_generator(value) or (isinstance(value, list | tuple) and len(value) == _PYTHON)

@@ -33,6 +33,8 @@ from holdfast.torch.values.trees import memory_of, pack, tensor_names_in, unpack
 
 _log = logging.getLogger("holdfast")
 
+VALUES = "values"  # the key of PlainValues; a checkpoint that was saved before there were such values lacks it
+
 
 class Stateful:
     """One object with state_dict() and load_state_dict(), known by its key."""
@@ -153,3 +155,34 @@ def class_names(thing: Any) -> dict[str, str]:
     members = {name: one.thing if isinstance(one, Fields) else one for name, one in members.items()}
     return {name: "module" if isinstance(one, nn.Module) else class_name(one)
             for name, one in members.items()}
+
+
+class PlainValues(dict[str, Any]):
+    """The plain values of a training that are saved with it: `Checkpointer.values`, a dict with a state_dict.
+
+    What it holds before the first resume are defaults: a value that a checkpoint does not have
+    gets its default, and one without a default is removed.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._defaults: dict[str, Any] | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The values as they are now."""
+        return dict(self)
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Replaces the values."""
+        self.replace({**(self._defaults or {}), **saved})
+
+    def before_resume(self) -> None:
+        """Notes the defaults, at the first call."""
+        if self._defaults is None:
+            self._defaults = dict(self)
+
+    def replace(self, values: Mapping[str, Any]) -> None:
+        """Takes these values and drops all others."""
+        kept = dict(values)
+        self.clear()
+        self.update(kept)

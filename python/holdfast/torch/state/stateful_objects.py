@@ -13,15 +13,15 @@ from torch import nn
 
 from holdfast import _native
 from holdfast.torch.data.loaders import Loaders
-from holdfast.torch.state import ddp_comm_hooks, plain_values
+from holdfast.torch.state import ddp_comm_hooks
 from holdfast.torch.state.buffer_copies import running_statistics
 from holdfast.torch.state.ddp_comm_hooks import CommHooks
 from holdfast.torch.state.empty_states import EmptyState
-from holdfast.torch.state.inner_optimizers import with_own_states
 from holdfast.torch.state.object_groups import StatefulGroup, as_one_stateful, class_name
 from holdfast.torch.state.optimizer_state_dicts import additions_by_key
+from holdfast.torch.state.optimizer_states import with_own_states
 from holdfast.torch.state.rank_values import check_rules, choose_values, rules_inside
-from holdfast.torch.state.stateful import Stateful, class_names
+from holdfast.torch.state.stateful import VALUES, Stateful, class_names
 from holdfast.torch.values.boxes import Rule, rule_for
 from holdfast.torch.values.dotted_names import join, name_a_few
 
@@ -53,7 +53,7 @@ class StatefulObjects:
         self._list = [Stateful(key, one, self._rules_of(key, one, rules))
                       for key, one in given.items()]
         for one in self._list:
-            one.empty = None if one.key == plain_values.KEY else EmptyState()
+            one.empty = None if one.key == VALUES else EmptyState()
         self._data_is_own = data.per_rank
         if data.stateful is not None:
             self._kinds["data"] = data.kinds
@@ -64,11 +64,12 @@ class StatefulObjects:
             self._list[-1].capture()  # refuses now what could not be stored at a save
         self.comm_hooks = CommHooks(models)
         self.hooks_stateful = Stateful(ddp_comm_hooks.KEY, self.comm_hooks)
+        self._may_have_hooks = self.comm_hooks.is_possible
 
     @property
     def to_save(self) -> list[Stateful]:
         """All of them; without the communication hooks where no module is wrapped in DDP."""
-        return self.to_restore if self.comm_hooks.is_possible else self.without_hooks
+        return self.to_restore if self._may_have_hooks else self.without_hooks
 
     @property
     def to_restore(self) -> list[Stateful]:

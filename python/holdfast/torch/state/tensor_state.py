@@ -14,12 +14,11 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from holdfast.torch.state import empty_buffers, strides
+from holdfast.torch.state import empty_buffers
 from holdfast.torch.state.buffer_copies import copies_of_buffer
 from holdfast.torch.state.change_detection import ChangeDetector
 from holdfast.torch.state.empty_buffers import EmptyBuffers
-from holdfast.torch.state.inner_optimizers import note_earlier_steps
-from holdfast.torch.state.model_tensors import Exclude, ModelTensors
+from holdfast.torch.state.model_tensors import STRIDES, Exclude, ModelTensors, odd_strides
 from holdfast.torch.state.module_names import Entry, Renaming, by_key
 from holdfast.torch.state.module_state_dicts import reshape, reshaped
 from holdfast.torch.state.optimizer_slots import (
@@ -30,7 +29,7 @@ from holdfast.torch.state.optimizer_slots import (
     pack_slots,
     remove_unsaved,
 )
-from holdfast.torch.state.optimizer_states import OptimizerStates, slot_prefixes
+from holdfast.torch.state.optimizer_states import OptimizerStates, note_earlier_steps, slot_prefixes
 from holdfast.torch.state.param_groups import (
     check_options,
     group_options,
@@ -260,7 +259,7 @@ class TensorState:
     def peculiarities(self) -> dict[str, Any]:
         """What a checkpoint says of buffers and of tensors that lie in memory in an unusual way."""
         return {"transient": self.transient, empty_buffers.KEY: self.empty,
-                strides.KEY: self._strides}
+                STRIDES: self._strides}
 
     def forget_gradients(self) -> None:
         """Removes all gradients: the next backward pass would add to those of undone steps."""
@@ -277,7 +276,7 @@ class TensorState:
             check_plain(entry.kept, entry.name)
         self.transient = [entry.name for entry in self.entries if entry.is_transient]
         self.empty = self._empty_buffers.names()  # buffers that are None
-        self._strides = strides.odd_strides(self.entries)
+        self._strides = odd_strides(self.entries)
         self._parts = {entry.name: self._part_of_entry(entry) for entry in self.entries}
         self._optimizers.check()
 

@@ -15,21 +15,21 @@ import torch.distributed as dist
 from holdfast import _native
 from holdfast.options import Layout
 from holdfast.torch.data.loaders import Loaders
-from holdfast.torch.state import active_adapters, averaged_buffers, ddp_comm_hooks, gradients
+from holdfast.torch.state import active_adapters, ddp_comm_hooks, diverged_replicas, gradients
 from holdfast.torch.state.active_adapters import ActiveAdapters
 from holdfast.torch.state.capture import Captured, TensorCapture
 from holdfast.torch.state.diverged_replicas import DivergedReplicas, Divergence
 from holdfast.torch.state.empty_buffers import saved_empty
 from holdfast.torch.state.extra_state import ExtraState, differing_extra_states
 from holdfast.torch.state.given import check_given
-from holdfast.torch.state.inner_optimizers import is_inner
-from holdfast.torch.state.model_tensors import Exclude
+from holdfast.torch.state.live_buffers import LiveBuffers
+from holdfast.torch.state.model_tensors import Exclude, inexact_strides
 from holdfast.torch.state.module_names import by_key
 from holdfast.torch.state.object_groups import generators_in, holds_only_generators
+from holdfast.torch.state.optimizer_states import is_inner
 from holdfast.torch.state.param_groups import merge_optimizer_objects
-from holdfast.torch.state.live_buffers import LiveBuffers
-from holdfast.torch.state.peer_step import CarriedStep
 from holdfast.torch.state.peer_state import PeerState
+from holdfast.torch.state.peer_step import CarriedStep
 from holdfast.torch.state.piece import Piece
 from holdfast.torch.state.saved_generators import SavedGenerators, inexact_generators
 from holdfast.torch.state.saved_names import (
@@ -42,7 +42,6 @@ from holdfast.torch.state.saved_names import (
 )
 from holdfast.torch.state.stateful import Stateful
 from holdfast.torch.state.stateful_objects import StatefulObjects, is_internal
-from holdfast.torch.state.strides import inexact_strides
 from holdfast.torch.state.tensor_state import Models, Optimizers, TensorState
 from holdfast.torch.state.weights_file import load_weights
 from holdfast.torch.values import generators as random_generators
@@ -160,9 +159,8 @@ class TrainingState:
         captured.rank_objects["optimizer"] = self._tensors.objects(looked=True)
         captured.rank_objects.update(self._tensors.peculiarities())
         if captured.averaged:
-            read = averaged_buffers.read_by_averages(self._tensors.pieces(), captured.averaged)
-            captured.rank_objects[averaged_buffers.KEY] = averaged_buffers.seals_of(
-                captured.averaged + read, self._capture)
+            read = diverged_replicas.read_by_averages(self._tensors.pieces(), captured.averaged)
+            captured.rank_objects[diverged_replicas.BUFFER_SEALS] = self._capture.seals_of(captured.averaged + read)
         self.random.look()
         self.random.warn()
         captured.rank_objects.update(self.random.capture())
@@ -249,7 +247,7 @@ class TrainingState:
         """Sentences about tensors of which a rank gets what another rank had."""
         diverged = DivergedReplicas.of(found)
         return [*diverged.sentences(len(found.rank_objects), self._world),
-                *averaged_buffers.differing(found.rank_objects, diverged.own)]
+                *diverged_replicas.differing_buffers(found.rank_objects, diverged.own)]
 
     def expected(self, found: _native.SavedStep | None = None) -> dict[str, SavedTensor]:
         """The parameters and buffers of the model, which a checkpoint of it must have.

@@ -1,11 +1,11 @@
-"""Element types of the store and of torch, and tensors as bytes."""
+"""Element types of the store, of torch and of numpy, and tensors as bytes."""
 
 import ctypes
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import Self
+from typing import Any, Self
 
 import torch
 
@@ -62,6 +62,23 @@ def tensor_from(data: bytes, dtype: str, shape: Iterable[int]) -> torch.Tensor:
         flat = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         tensor.view(-1).view(torch.uint8).copy_(flat)
     return tensor
+
+
+def descr_of(dtype: Any) -> Any:
+    """What numpy's files have of a dtype of numpy."""
+    import numpy
+
+    return numpy.lib.format.dtype_to_descr(dtype)
+
+
+def dtype_from(descr: Any) -> Any:
+    """The dtype of numpy that descr_of() has described; ValueError for one that has Python objects."""
+    import numpy
+
+    dtype = numpy.lib.format.descr_to_dtype(descr)
+    if dtype.hasobject:
+        raise ValueError(f"numpy dtype {descr!r}: holds Python objects; expected plain elements")
+    return dtype
 
 
 @cache

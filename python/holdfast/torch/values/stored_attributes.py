@@ -1,9 +1,16 @@
-"""What an object stores, read without a call of its own code: no property, no __getattr__."""
+"""What an object stores, and the objects inside of it, read without a call of its own code: no property,
+no __getattr__."""
 
 import functools
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
+
+import torch
+from torch import nn
+
+_MOST = 4000  # so many objects are looked at inside of others
+_PLAIN = (str, bytes, int, float, complex, type(None), type, types.ModuleType, torch.Tensor)
 
 class_dict = type.__dict__["__dict__"].__get__  # what a metaclass cannot hide
 classes_of = type.__dict__["__mro__"].__get__
@@ -26,3 +33,40 @@ def stored(value: Any) -> Iterator[tuple[str, Any]]:
                         yield str(key), slot.__get__(value)
                     except AttributeError:  # nothing was put there
                         continue
+
+
+def attributes(one: Any) -> dict[str, Any]:
+    """The attributes that the object itself has; none if it hides them."""
+    try:
+        found = object.__getattribute__(one, "__dict__")
+    except Exception:
+        return {}
+    return found if type(found) is dict else {}
+
+
+def inside(given: Iterable[Any], but: type | tuple[type, ...] = ()) -> Iterator[Any]:
+    """The given objects, and those in their attributes, lists, tuples and dicts, to a bound.
+
+    Objects of the classes `but` are left out, and what is inside of them.
+    """
+    waiting, seen = list(given), set[int]()
+    while waiting and len(seen) < _MOST:
+        one = waiting.pop()
+        if id(one) in seen or issubclass(type(one), _PLAIN) or but and issubclass(type(one), but):
+            continue
+        seen.add(id(one))
+        yield one
+        waiting += _parts(one)
+
+
+def _parts(one: Any) -> list[Any]:
+    kind = type(one)
+    if issubclass(kind, dict):
+        return list(dict.values(one))
+    if issubclass(kind, (list, tuple, set, frozenset)):
+        return list(kind.__iter__(one)) if kind in (list, tuple, set, frozenset) else []
+    if kind is types.MethodType:
+        return [one.__self__]
+    if kind is types.FunctionType or issubclass(kind, nn.Module):
+        return []
+    return list(attributes(one).values())

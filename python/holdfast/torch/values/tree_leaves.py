@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from holdfast.torch.values.dtypes import named_dtype
+from holdfast.torch.values.dtypes import dtype_from, named_dtype
 
 TYPE = "holdfast:type"
 
@@ -72,18 +72,3 @@ MAKERS: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 def _limits(value: slice) -> tuple[Any, Any, Any]:
     return value.start, value.stop, value.step
-
-
-def descr_of(dtype: Any) -> Any:
-    import numpy
-
-    return numpy.lib.format.dtype_to_descr(dtype)
-
-
-def dtype_from(descr: Any) -> Any:
-    import numpy
-
-    dtype = numpy.lib.format.descr_to_dtype(descr)
-    if dtype.hasobject:
-        raise ValueError(f"numpy dtype {descr!r}: holds Python objects; expected plain elements")
-    return dtype

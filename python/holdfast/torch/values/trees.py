@@ -19,22 +19,14 @@ from torch.distributed.tensor import DTensor
 from holdfast import TensorName
 from holdfast.torch.values.boxes import check_plain, is_plain
 from holdfast.torch.values.dotted_names import join
-from holdfast.torch.values.dtypes import bytes_of, tensor_from
+from holdfast.torch.values.dtypes import bytes_of, descr_of, dtype_from, tensor_from
 from holdfast.torch.values.named_fields import (
     fields_of,
     kind_with_fields,
     make_dataclass,
     make_namedtuple,
 )
-from holdfast.torch.values.tree_leaves import (
-    MAKERS,
-    TYPE,
-    descr_of,
-    dtype_from,
-    pack_generator,
-    pack_leaf,
-    pack_text,
-)
+from holdfast.torch.values.tree_leaves import MAKERS, TYPE, pack_generator, pack_leaf, pack_text
 
 _DEEPEST = 90  # the store takes 100 nested containers; the caller adds some of its own
 _PRINTABLE_BITS = 10_000  # Python refuses to print integers that are much longer

@@ -30,13 +30,14 @@ from holdfast.errors import CorruptError
 from holdfast.options import Watch
 from holdfast.torch.loop.messages import Messages
 from holdfast.torch.loop.optimizer_hooks import replace_closure
+from holdfast.torch.loop.plain_parts import NoWatch
 from holdfast.torch.loop.saves import Saves
 from holdfast.torch.state.piece import Piece
 from holdfast.torch.state.training_state import TrainingState
 from holdfast.torch.watch.alarms import RESTED, Alarm, alarm_of
+from holdfast.torch.watch.comparison import Comparison
 from holdfast.torch.watch.costs import Costs, Plan
 from holdfast.torch.watch.guards import Guards
-from holdfast.torch.watch.comparison import Comparison
 from holdfast.torch.watch.replica_groups import Grouping, Held, Part
 from holdfast.torch.watch.window_order import WindowOrder
 from holdfast.torch.watch.windows import OpenWindow, Windows
@@ -386,23 +387,6 @@ class FreezeWatch:
             _log.warning("%s%s", alarm, " (no more is told of this tensor)" if last else "")
             if alarm.rank == self._state.rank:
                 self._saves.live_job().memory_alarm(alarm.event())
-
-
-class NoWatch:
-    """Has the calls of FreezeWatch, and watches nothing."""
-
-    watched = None
-    is_damaged = False
-
-    def step(self, step: int, loss: Any, *, is_blind: bool) -> None: ...
-
-    def compare(self, step: int) -> None: ...
-
-    def before_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any: ...
-
-    def restart(self) -> None: ...
-
-    def close(self) -> None: ...
 
 
 def watch_for(options: Watch | None, state: TrainingState, saves: Saves,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
 from holdfast import _native
-from holdfast.torch.loop.cuda_stream import current_stream
+from holdfast.torch.state.capture import current_stream
 from holdfast.torch.state.piece import Piece
 
 

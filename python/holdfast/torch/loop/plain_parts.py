@@ -1,4 +1,5 @@
-"""Steps of a training that `holdfast launch` did not start: as plain as the program makes them."""
+"""What a training has in the place of parts that it does not use: recovery, a watch, a rehearsal, and changes
+of its configuration. Each has the calls of the real part, and nothing is done by most of them."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ class Resumed(NamedTuple):
 
 
 class PlainSteps:
-    """Has the calls of Recovery, and recovers nothing."""
+    """Has the calls of Recovery, and recovers nothing: the steps are made as the program makes them."""
 
     is_active = is_replaying = is_making_updates = False
     helper_folder: str | None = None
@@ -58,3 +59,60 @@ class PlainSteps:
     def check_no_loss(self) -> None: ...
 
     def close(self) -> None: ...
+
+
+class NoWatch:
+    """Has the calls of FreezeWatch, and watches nothing."""
+
+    watched = None
+    is_damaged = False
+
+    def step(self, step: int, loss: Any, *, is_blind: bool) -> None: ...
+
+    def compare(self, step: int) -> None: ...
+
+    def before_update(self, optimizer: Any, args: Any, kwargs: Any) -> Any: ...
+
+    def restart(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class NoRehearsal:
+    """Stands for a rehearsal in a process that is not rehearsed."""
+
+    def attach(self, checkpointer: Any) -> None: ...
+
+    def detach(self, checkpointer: Any) -> None: ...
+
+    def due(self, step: int) -> None: ...
+
+    def to_resume(self, step: int | None, initial: Any) -> tuple[int | None, Any]:
+        return step, initial
+
+    def resumed(self, checkpointer: Any, start: int) -> None: ...
+
+    def made(self, checkpointer: Any, step: int, loss: Any) -> None: ...
+
+    def saved(self, checkpointer: Any, step: int, loss: Any) -> None: ...
+
+
+class NotElastic:
+    """Has the calls of Member, for a model that stays as it is."""
+
+    waits = False
+    configuration = ""
+
+    def attach(self, checkpointer: Any) -> bool:
+        return False
+
+    def release(self) -> None: ...
+
+    def ask(self, job: Any) -> None: ...
+
+    def appoint(self, due: Any) -> None: ...
+
+    def after_step(self, step: int) -> None: ...
+
+    def join(self) -> int:
+        return 0
