@@ -59,6 +59,7 @@ slurm() {
   tests/slurm/preempt_test.sh build/release
   tests/slurm/examples_test.sh build/release
   tests/slurm/launch_test.sh build/release
+  tests/slurm/resize_test.sh build/release
 }
 
 newcomer() { tests/scripts/newcomer_test.sh; }

@@ -1,11 +1,12 @@
 # A Slurm of its own, with two virtual nodes on this machine, for the tests that source this file. They
 # set `build`, the build folder, before. Needs root, slurm and munge; without them, the test is skipped.
 #
-# Sets: work (a folder that is removed at the end), port4 (a free port), build. Functions: die, until_true.
+# Sets: work (a folder that is removed at the end), port4 (a free port), build. Functions: die, until_true,
+# lose_node.
 skip() { echo "skipped: $*"; exit 0; }
 die() {
   echo "$(basename "$0"): $*" >&2
-  tail -n 30 "$work"/*.log "$work"/job-*.out >&2 || true
+  tail -n 60 "$work"/*.log "$work"/job-*.out >&2 || true
   exit 1
 }
 export PATH=$PATH:/usr/sbin
@@ -95,3 +96,16 @@ two_idle() { [[ $(sinfo -h -N -t idle -o %N | sort -u | wc -l) == 2 ]]; }
 if ! (until_true 30 "two nodes" two_idle) 2>/dev/null; then
   skip "slurmd does not run here: $(tail -n 1 "$work/slurmd.log")"
 fi
+
+# lose_node second JOB: kills all that runs on the second node, and its daemon, which is the newest one.
+lose_node() {
+  local daemon=${started[-1]} pid
+  for pid in $(pgrep -P "$daemon") $(pgrep -f "$work/$2 "); do
+    if [[ $(cat "/proc/$pid/comm" 2>/dev/null) == slurmstepd ]] ||
+      tr '\0' '\n' 2>/dev/null <"/proc/$pid/environ" | grep -qx SLURM_NODEID=1; then
+      kill -9 "$pid" 2>/dev/null || true
+    fi
+  done
+  kill -9 "$daemon"
+  scontrol update NodeName="$1" State=DOWN Reason="it is lost"
+}

@@ -29,26 +29,13 @@ lines() { [[ -f $work/$1.losses.0 ]] && (($(wc -l <"$work/$1.losses.0") >= $2));
 said() { grep -q "$2" "$work/job-$1.out"; }
 pending() { [[ $(squeue -h -j "$1" -o %T) == PENDING ]]; }
 losses() { cut -d, -f1-2 "$work/$1.losses.0"; }
-# Kills all that runs on the second node, and its daemon.
-lose_second() {
-  local daemon=${started[-1]} pid
-  for pid in $(pgrep -P "$daemon") $(pgrep -f "$work/$1 "); do
-    if [[ $(cat "/proc/$pid/comm" 2>/dev/null) == slurmstepd ]] ||
-      tr '\0' '\n' 2>/dev/null <"/proc/$pid/environ" | grep -qx SLURM_NODEID=1; then
-      kill -9 "$pid" 2>/dev/null || true
-    fi
-  done
-  kill -9 "$daemon"
-  scontrol update NodeName=second State=DOWN Reason="it is lost"
-}
-
 cd "$work"
 submit whole >/dev/null
 until_true 200 "the end of the undisturbed job" said whole "exit code 0, restart 0"
 
 job=$(submit lost)
 until_true 200 "the first losses of the job" lines lost 10
-lose_second lost
+lose_node second lost
 until_true 100 "the rest of the job to save" said lost "which is saved"
 until_true 100 "the end of the rest of the job" said lost "exit code 1[34][37], restart 0"
 start slurmd -D -N second

@@ -1,10 +1,11 @@
-"""Buffers that a module registers as None, and that a forward pass fills later.
+"""Buffers that a module registers as None, and that a forward pass fills later, or that it gives another shape.
 
 A new process has None where a checkpoint has a tensor, or the other way round if a run goes back to an
-earlier step. Both are made to fit before the tensors are filled.
+earlier step. Both are made to fit before the tensors are filled. So is a buffer that training has resized: a
+checkpoint names these, because any other buffer of another shape is that of another model.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from holdfast.torch.values.dotted_names import join, plain_name
 from holdfast.torch.values.dtypes import SavedTensor
 
 KEY = "empty buffers"  # where each rank saves the names of its buffers that are None
+RESIZED = "resized buffers"  # where it saves those of buffers that had another shape when it began
 
 
 class EmptyBuffers:
@@ -72,6 +74,17 @@ class EmptyBuffers:
             for tensor in (*one.parameters(), *one.buffers()):
                 return tensor.device
         return torch.device("cpu")
+
+
+def shapes_of(entries: Iterable[Entry]) -> dict[str, tuple[int, ...]]:
+    """The present shapes of buffers, by name."""
+    buffers = {entry.name: entry.live for entry in entries if not entry.is_parameter}
+    return {name: tuple(buffer.shape) for name, buffer in buffers.items() if buffer is not None}
+
+
+def saved_resized(found: _native.SavedStep) -> set[str]:
+    """The buffers that the training of any rank has resized."""
+    return {name for own in found.rank_objects for name in own.get(RESIZED, ())}
 
 
 def saved_empty(found: _native.SavedStep) -> set[str]:

@@ -8,7 +8,7 @@ has not had yet.
 
 import copy
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -42,11 +42,12 @@ def load_added_entries(module: nn.Module, added: Mapping[str, Any]) -> list[str]
     return unexpected if not errors else list(added)
 
 
-def reshaped(entries: Iterable[Entry], saved: Mapping[str, SavedTensor]
+def reshaped(entries: Iterable[Entry], saved: Mapping[str, SavedTensor], resized: Collection[str]
              ) -> list[tuple[nn.Module, dict[str, SavedTensor]]]:
     """Modules that load buffers whose shapes in the checkpoint are not the present ones.
 
-    A buffer that is not persistent takes any shape: it is a cache that the module itself replaces.
+    A buffer that is not persistent takes any shape: it is a cache that the module itself replaces. So does one
+    that the training has `resized`, unless its module loads buffers in its own way.
     """
     odd: dict[int, tuple[nn.Module, dict[str, SavedTensor]]] = {}
     caches: list[tuple[nn.Module, dict[str, SavedTensor]]] = []
@@ -56,7 +57,8 @@ def reshaped(entries: Iterable[Entry], saved: Mapping[str, SavedTensor]
             continue
         if info.shape == tuple(entry.kept.shape) or info.dtype != entry.kept.dtype:
             continue
-        if entry.is_transient and not entry.aliases:
+        follows = entry.name in resized and not overrides(entry.module, "_load_from_state_dict")
+        if (entry.is_transient or follows) and not entry.aliases:
             caches.append((entry.module, {entry.attribute: info}))
         else:
             module, wanted = odd.setdefault(id(entry.module), (entry.module, {}))
@@ -67,16 +69,16 @@ def reshaped(entries: Iterable[Entry], saved: Mapping[str, SavedTensor]
 def reshape(module: nn.Module, wanted: Mapping[str, SavedTensor],
             errors: list[str] | None = None) -> None:
     """Has the module load zeros of these shapes, so that its buffers have them."""
-    if wanted.keys() <= module._non_persistent_buffers_set:  # no module loads these
-        for name, info in wanted.items():
-            held = module._buffers[name]
+    if overrides(module, "_load_from_state_dict") and not wanted.keys() <= module._non_persistent_buffers_set:
+        zeros = {name: torch.zeros(info.shape, dtype=info.dtype) for name, info in wanted.items()}
+        return _load(module, zeros, [], [] if errors is None else errors)
+    for name, info in wanted.items():
+        held = module._buffers[name]
+        if name in module._non_persistent_buffers_set:
             # Told because the code may have been changed to make it so, with a longer context.
             _log.warning("resume: %s.%s, which is not persistent, is %s as in the checkpoint; it was "
                          "%s", type(module).__name__, name, list(info.shape), list(held.shape))
-            module._buffers[name] = held.new_zeros(info.shape)
-        return
-    zeros = {name: torch.zeros(info.shape, dtype=info.dtype) for name, info in wanted.items()}
-    _load(module, zeros, [], [] if errors is None else errors)
+        module._buffers[name] = held.new_zeros(info.shape)
 
 
 def _takes(module: nn.Module, wanted: Mapping[str, SavedTensor]) -> bool:

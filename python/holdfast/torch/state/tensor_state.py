@@ -104,6 +104,7 @@ class TensorState:
         self._parts: dict[str, Part | None] = {}
         self.transient: list[str] = []  # buffers that a state_dict() leaves out
         self._find_entries()
+        self._first_shapes = empty_buffers.shapes_of(self.entries)
         self._pieces: list[Piece] = []
         self._detector: ChangeDetector | None = None
         self._scalars: dict[str, str] = {}  # slot: the device of tensors with one element
@@ -233,22 +234,24 @@ class TensorState:
                     del optimizer.state[parameter]
             remove_global_state(key, optimizer, objects)
 
-    def reshaped(self, saved: Mapping[str, SavedTensor]) -> dict[str, SavedTensor]:
+    def reshaped(self, saved: Mapping[str, SavedTensor], resized: Collection[str]) -> dict[str, SavedTensor]:
         """Buffers with another shape in the checkpoint, which their modules load nevertheless."""
-        taken = {(id(module), name): info for module, wanted in reshaped(self._without_rule(), saved)
+        taken = {(id(module), name): info
+                 for module, wanted in reshaped(self._without_rule(), saved, resized)
                  for name, info in wanted.items()}
         return {entry.name: taken[id(entry.module), entry.attribute] for entry in self.entries
                 if (id(entry.module), entry.attribute) in taken}
 
-    def reshape(self, saved: Mapping[str, SavedTensor], empty: Collection[str]) -> None:
+    def reshape(self, saved: Mapping[str, SavedTensor], empty: Collection[str], resized: Collection[str]) -> None:
         """Has modules give such buffers the shape that they have in the checkpoint.
 
-        Also makes buffers that are None here and not there; `empty` were None there.
+        Also makes buffers that are None here and not there; `empty` were None there, and `resized` had another
+        shape at first.
         """
         if self._empty_buffers.fit(saved, empty):
             self.forget()
             self._find_entries()
-        for module, wanted in reshaped(self._without_rule(), saved):
+        for module, wanted in reshaped(self._without_rule(), saved, resized):
             reshape(module, wanted)
             self.forget()
 
@@ -258,7 +261,9 @@ class TensorState:
 
     def peculiarities(self) -> dict[str, Any]:
         """What a checkpoint says of buffers and of tensors that lie in memory in an unusual way."""
-        return {"transient": self.transient, empty_buffers.KEY: self.empty,
+        resized = [name for name, shape in empty_buffers.shapes_of(self.entries).items()
+                   if self._first_shapes.get(name, shape) != shape]
+        return {"transient": self.transient, empty_buffers.KEY: self.empty, empty_buffers.RESIZED: resized,
                 STRIDES: self._strides}
 
     def forget_gradients(self) -> None:

@@ -19,7 +19,7 @@ from holdfast.torch.state import active_adapters, ddp_comm_hooks, diverged_repli
 from holdfast.torch.state.active_adapters import ActiveAdapters
 from holdfast.torch.state.capture import Captured, TensorCapture
 from holdfast.torch.state.diverged_replicas import DivergedReplicas, Divergence
-from holdfast.torch.state.empty_buffers import saved_empty
+from holdfast.torch.state.empty_buffers import saved_empty, saved_resized
 from holdfast.torch.state.extra_state import ExtraState, differing_extra_states
 from holdfast.torch.state.given import check_given
 from holdfast.torch.state.live_buffers import LiveBuffers
@@ -254,7 +254,8 @@ class TrainingState:
 
         Given a checkpoint, a buffer has the shape that it has there, if its module loads it so.
         """
-        reshaped = {} if found is None else self._tensors.reshaped(saved_for_rank(found, self._rank))
+        reshaped = {} if found is None else self._tensors.reshaped(saved_for_rank(found, self._rank),
+                                                                        saved_resized(found))
         gone = set() if found is None else saved_empty(found)
         return {self._capture.saved_name(piece): reshaped.get(
                     piece.name, SavedTensor(piece.tensor.dtype, tuple(piece.shape)))
@@ -337,7 +338,7 @@ class TrainingState:
         if not self._objects.other_optimizers(found):
             objects = self._optimizer_objects(found)
             self._tensors.check_options(objects)
-        self._tensors.reshape(mine, saved_empty(found))
+        self._tensors.reshape(mine, saved_empty(found), saved_resized(found))
         if objects is not None:
             self._tensors.allocate_slots(mine, objects)
 
