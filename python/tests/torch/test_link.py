@@ -1,16 +1,20 @@
 """What a worker does with the last words of a launcher that was killed."""
 
+import contextlib
 import os
 import signal
 import socket
+import threading
 from datetime import timedelta
 
 import torch.distributed as dist
 from ranks import run_ranks
 
+from holdfast._native import TcpTransport
+from holdfast.errors import Error, UnavailableError
 from holdfast.launch.messages import send
 from holdfast.launch.worker_identity import PAGE_BYTES, WorkerIdentity
-from holdfast.torch.recover.connect_ranks import connect_ranks
+from holdfast.torch.recover.connect_ranks import _token, connect_ranks
 from holdfast.torch.recover.inner_group import connect_to_store
 from holdfast.torch.recover.link import Link
 
@@ -24,7 +28,7 @@ class Launcher:
     def __init__(self):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(self._store.port))
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(self._store.port), HOLDFAST_LAUNCH_ID="job")
 
     def link(self, slot, generation=0, is_replacement=False):
         mine, theirs = socket.socketpair()
@@ -89,7 +93,6 @@ def test_a_decision_about_one_loss_is_not_taken_for_that_about_another():
 def meet_a_lost_rank(_rank, _world):
     launcher = Launcher()
     link, to_link = launcher.link(0, generation=1)
-    os.environ["HOLDFAST_LAUNCH_ID"] = "job"
     store = dist.PrefixStore("holdfast/0.1", connect_to_store(timedelta(seconds=20)))
     for other in (1, 2):
         store.set(f"address/{other}", "127.0.0.1:9")
@@ -103,3 +106,42 @@ def meet_a_lost_rank(_rank, _world):
 
 def test_nobody_waits_for_a_rank_that_has_told_its_address_and_died():
     assert run_ranks(1, meet_a_lost_rank, backend="") == ["a rank was lost while ranks connected to each other"]
+
+
+def leave_a_generation_that_will_not_be_complete(_rank, _world):
+    launcher = Launcher()
+    link, to_link = launcher.link(1)
+    link.announced = 1
+    left = []
+
+    def join():
+        try:
+            connect_ranks(link, 1)
+        except UnavailableError as error:
+            left.append(str(error))
+
+    joining = threading.Thread(target=join)
+    joining.start()
+    store = dist.PrefixStore("holdfast/0.1", connect_to_store(timedelta(seconds=20)))
+    first = TcpTransport(0, 3, token=_token(link, "1/address"), host="127.0.0.1")
+    dead = TcpTransport(2, 3, token=_token(link, "1/address"), host="127.0.0.1")
+    store.set("address/0", first.address)
+    store.set("address/2", dead.address)
+    addresses = [first.address, store.get("address/1").decode(), dead.address]
+    dead.close()
+    with contextlib.suppress(Error, TimeoutError):  # it is connected to rank 1, and not to rank 2
+        first.connect(addresses, 1)
+    send(to_link, say="lost", generation=2, ranks=[2])
+    joining.join(10)
+    with contextlib.suppress(Error, TimeoutError):
+        while True:
+            first.recv(1, 7, 5)
+    try:
+        first.recv(1, 7, 5)
+    except (Error, TimeoutError) as error:
+        return left, str(error)
+
+
+def test_nobody_waits_for_a_rank_that_has_left_for_another_generation():
+    ((left, why),) = run_ranks(1, leave_a_generation_that_will_not_be_complete, backend="")
+    assert left == ["a rank was lost while ranks connected to each other"] and "rank 1 is gone" in why

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -24,7 +25,7 @@ def connect_ranks(link: Link, generation: int) -> TcpTransport:
     UnavailableError if the launcher begins a newer generation meanwhile.
     """
     transport = _connect(link, link.address_key, generation, link.rank, link.world,
-                      is_local=len(set(link.hosts)) == 1)
+                         is_local=len(set(link.hosts)) == 1)
     link.say("met", generation=generation)
     return transport
 
@@ -36,7 +37,7 @@ def connect_workers(link: Link, change: dict[str, Any]) -> TcpTransport:
     """
     workers = change["participants"]
     return _connect(link, "change", change["generation"], workers.index(link.slot), len(workers),
-                 is_local=change["is_local"])
+                    is_local=change["is_local"])
 
 
 def connect_helpers(link: Link) -> TcpTransport:
@@ -48,20 +49,28 @@ def connect_helpers(link: Link) -> TcpTransport:
 
 
 def _connect(link: Link, what: str, generation: int, number: int, of: int, *,
-          is_local: bool) -> TcpTransport:
+             is_local: bool) -> TcpTransport:
     store = dist.PrefixStore(f"holdfast/{link.incarnation}.{generation}",
                              shared.to_store(timedelta(seconds=_CONNECT)))
     transport = TcpTransport(number, of, token=_token(link, f"{generation}/{what}"),
                              host=_own_address(is_local))
-    store.set(f"{what}/{number}", transport.address)
-    keys = [f"{what}/{other}" for other in range(of)]
+    try:
+        _meet(transport, store, [f"{what}/{other}" for other in range(of)], number,
+              lambda: link.is_stale(generation))
+    except BaseException:
+        transport.close()  # a rank that is already connected to this one would wait for it
+        raise
+    return transport
+
+
+def _meet(transport: TcpTransport, store: Any, keys: list[str], number: int, is_stale: Callable[[], bool]) -> None:
+    store.set(keys[number], transport.address)
     while not store.check(keys):
-        if link.is_stale(generation):
+        if is_stale():
             raise UnavailableError("a rank was lost while ranks connected again")
         time.sleep(_LOOK)
     addresses = [store.get(key).decode() for key in keys]
-    wait_for(lambda: transport.connect(addresses, _CONNECT), lambda: link.is_stale(generation))
-    return transport
+    wait_for(lambda: transport.connect(addresses, _CONNECT), is_stale)
 
 
 def _own_address(is_local: bool) -> str:
