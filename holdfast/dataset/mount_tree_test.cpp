@@ -80,6 +80,14 @@ TEST_F(MountTreeTest, TheSharesOfAllWorkersAreTheRestOfTheEpoch) {
   }
 }
 
+TEST_F(MountTreeTest, LinesOfAPartEndWithALineFeedWhateverTheyEndWithInTheirFile) {
+  write("a.jsonl", "\xEF\xBB\xBFone\r\ntwo\r\n\r\n\nthree");
+  write("b.jsonl", "four\nfive");
+  const auto corpus = open("?.jsonl").value();
+  tree_ = MountTree::create(*corpus, {.batch = 1, .shuffle = false}, {}).value();
+  EXPECT_EQ(worker_bytes("/from-0-of-1/worker-0"), "one\ntwo\nthree\nfour\nfive\n");
+}
+
 TEST_F(MountTreeTest, TheListSaysWhereToGoOn) {
   make(2500, {.seed = 3, .batch = 2});
   EXPECT_EQ(bytes_at("/from-0-of-2/worker-1/list.txt"),
