@@ -5,6 +5,8 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <cstdlib>
 #include <new>
 #include <ostream>
 
@@ -205,8 +207,21 @@ CLI::Option* add_value(CLI::App& app, const Option& option, std::string& text) {
   return text.empty() ? added : added->capture_default_str();
 }
 
+// The parser would take the largest number instead.
+std::string refuse_large(const std::string& text) {
+  errno = 0;
+  static_cast<void>(std::strtoll(text.c_str(), nullptr, 0));
+  return errno == ERANGE ? text + "; expected a number below 2^63" : "";
+}
+
 CLI::Option* add_value(CLI::App& app, const Option& option, int64_t& number) {
-  return app.add_option(option.name, number, option.help)->capture_default_str();
+  return app.add_option(option.name, number, option.help)
+      ->check(refuse_large)
+      ->capture_default_str();
+}
+
+CLI::Option* add_value(CLI::App& app, const Option& option, std::optional<int64_t>& number) {
+  return app.add_option(option.name, number, option.help)->check(refuse_large);
 }
 
 CLI::Option* add_value(CLI::App& app, const Option& option, bool& flag) {

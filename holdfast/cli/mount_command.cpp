@@ -124,6 +124,9 @@ Result<void> prepare_folder(const Context& context, const Path& at) {
 Result<std::unique_ptr<MountTree>> make_tree(const Context& context,
                                              const MountArguments& arguments,
                                              const Corpus& corpus) {
+  if (arguments.seed < 0) {
+    return invalid("--seed: {}; expected 0 or more, below 2^63", arguments.seed);
+  }
   SampleOptions order{.seed = static_cast<uint64_t>(arguments.seed),
                       .batch = arguments.batch,
                       .shuffle = !arguments.no_shuffle,

@@ -46,8 +46,8 @@ bool is_file(Env& env, const Path& path) {
   return info.ok() && !info->folder;
 }
 
-// The names in the folders that match one part of a pattern. Indexes are left out, since
-// "data/*" means the data. A folder that cannot be listed is left out unless it is in an
+// The names in the folders that match one part of a pattern. Indexes are left out, also those
+// that are being made, since "data/*" means the data. A folder that cannot be listed is left out unless it is in an
 // object store, where it means that the store does not answer.
 Result<std::vector<Path>> names_that_match(Env& env, const std::vector<Path>& folders,
                                            const std::string& part) {
@@ -58,7 +58,7 @@ Result<std::vector<Path>> names_that_match(Env& env, const std::vector<Path>& fo
     if (!names.ok()) continue;
     for (const std::string& name : *names) {
       const bool fits = ::fnmatch(part.c_str(), name.c_str(), FNM_PERIOD) == 0;
-      if (fits && !name.ends_with(kIndexEnding)) found.push_back(folder / name);
+      if (fits && name.find(kIndexEnding) == name.npos) found.push_back(folder / name);
     }
   }
   return found;
@@ -67,6 +67,10 @@ Result<std::vector<Path>> names_that_match(Env& env, const std::vector<Path>& fo
 Result<std::vector<Path>> expand(Env& env, const Path& pattern) {
   std::vector<Path> found{Path()};
   for (const Path& part : pattern) {
+    if (part == "**") {
+      return invalid("{}: \"**\" stands for no folders; expected one * for each level of them",
+                     pattern.native());
+    }
     if (is_pattern(part.native())) {
       found = HOLDFAST_TRY(names_that_match(env, found, part.native()));
     } else {

@@ -357,6 +357,22 @@ TEST_F(CorpusTest, SeveralProcessesIndexAFileOnce) {
   EXPECT_FALSE(env_->info(path("a.jsonl.holdfast-index.tmp")).ok());
 }
 
+TEST_F(CorpusTest, PatternsLeaveOutIndexesAndThoseThatAreBeingMade) {
+  write("a.txt", "1\n");
+  for (const char* const ending : {"", ".tmp", "-0123456789abcdef.tmp", ".lock"}) {
+    write(fmt::format("b.txt.holdfast-index{}", ending), "2\n");
+  }
+  EXPECT_EQ(samples_of(*open("*", {.kind = CorpusKind::kText}).value()), Lines{"1"});
+}
+
+TEST_F(CorpusTest, WhoInterruptsAnIndexLeavesNothing) {
+  write("a.txt", "1\n");
+  const auto interrupt = [](const Path&, int64_t, int64_t) { throw 1; };  // as Python does
+  EXPECT_ANY_THROW(static_cast<void>(Corpus::open(*env_, {path("a.txt")}, {}, interrupt)));
+  EXPECT_EQ(env_->list(path("")).value(), Lines{"a.txt"});
+  EXPECT_OK(open("a.txt"));
+}
+
 TEST_F(CorpusTest, IndexesCanLieElsewhere) {
   write("d/a.jsonl", "1\n");
   write("e/a.jsonl", "2\n");
@@ -386,6 +402,9 @@ TEST_F(CorpusTest, WhatIsNoCorpusIsRefusedInWords) {
   EXPECT_THAT(message({"a.jsonl", "m.bin"}), HasSubstr("expected files of one kind"));
   EXPECT_THAT(message({"a.jsonl"}, {.context = 4}), HasSubstr("only for files of tokens"));
   EXPECT_THAT(message({"a.jsonl"}, {.threads = 0}), HasSubstr("threads: 0"));
+  EXPECT_THAT(message({"**/a.jsonl"}), HasSubstr("expected one * for each level"));
+  EXPECT_THAT(message({"a.jsonl"}, {.index_folder = "/proc"}),
+              HasSubstr("can lie elsewhere (--to, index=)"));
   EXPECT_ERROR(Corpus::open(*env_, {}, {}), ErrorCode::kInvalid);
 }
 

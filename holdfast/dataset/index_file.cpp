@@ -141,10 +141,36 @@ Result<void> scan(Env& env, const Path& path, IndexHeader& header, const AppendW
   return check_files(env, path, header);  // nobody may write to it meanwhile
 }
 
+// A file that is removed unless it gets its name, also if a progress callback throws.
+class TemporaryFile {
+ public:
+  TemporaryFile(Env& env, Path path) : env_(env), path_(std::move(path)) {}
+  ~TemporaryFile() {
+    if (!is_named_) static_cast<void>(env_.remove_file(path_));
+  }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+
+  const Path& path() const { return path_; }
+  Result<void> rename(const Path& to) {
+    HOLDFAST_TRY(env_.rename(path_, to));
+    is_named_ = true;
+    return {};
+  }
+
+ private:
+  Env& env_;
+  const Path path_;
+  bool is_named_ = false;
+};
+
 Result<void> write_index(Env& env, const Path& file, const Path& temporary,
                          CorpusKind kind, const Progress& progress) {
-  const auto into =
-      HOLDFAST_TRY(env.open(temporary, {.mode = OpenMode::kTruncate}));
+  const auto opened = env.open(temporary, {.mode = OpenMode::kTruncate});
+  if (!opened.ok()) {
+    return opened.error().within("the index can lie elsewhere (--to, index=)");
+  }
+  const std::unique_ptr<File>& into = *opened;
   TableWriter table(*into);
   IndexHeader header{.kind = kind};
   const AppendWord append = [&](int64_t word) { return table.append(word); };
@@ -251,15 +277,9 @@ Result<FileIndex> make_index(Env& env, const Path& file, const Path& path,
     if (made.ok()) return made;
   }
   const std::string mark = lock != nullptr ? "" : fmt::format("-{:016x}", env.random64());
-  const Path temporary = path.native() + mark + ".tmp";
-  const auto written = write_index(env, file, temporary, kind, progress);
-  if (!written.ok()) {
-    static_cast<void>(env.remove_file(temporary));
-    const bool is_denied = written.error().code() == ErrorCode::kDenied;
-    return is_denied ? written.error().within("the index can lie elsewhere (--to, index=)")
-                     : written.error();
-  }
-  HOLDFAST_TRY(env.rename(temporary, path));
+  TemporaryFile temporary(env, path.native() + mark + ".tmp");
+  HOLDFAST_TRY(write_index(env, file, temporary.path(), kind, progress));
+  HOLDFAST_TRY(temporary.rename(path));
   return FileIndex::open(env, file, path, kind);
 }
 

@@ -5,10 +5,11 @@ import operator
 import os
 import sys
 from collections.abc import Callable, Sequence
-from os import PathLike, fspath
+from os import PathLike, fsdecode
 from typing import Any
 
 from holdfast._native import Corpus
+from holdfast.whole_number import whole_number
 
 _log = logging.getLogger("holdfast")
 # The dtypes of tokens as NumPy calls them.
@@ -52,14 +53,16 @@ class Files:
         if transform is not None and not callable(transform):
             raise TypeError(f"transform: {transform!r}; expected a function of a sample")
         self.transform = transform
+        for name, word in (("kind", kind), ("dtype", dtype)):
+            if not isinstance(word, str | None):
+                raise TypeError(f"{name}={word!r}; expected a text, as \"u16\"")
         self._options = {
-            "patterns": [fspath(one) for given in patterns
+            "patterns": [fsdecode(one) for given in patterns
                          for one in (given if isinstance(given, (list, tuple)) else [given])], "kind": kind,
-            "context": context or 0, "dtype": dtype,
-            "index": None if index is None else fspath(index), "threads": threads,
+            "context": 0 if context is None else whole_number("context", context, least=1), "dtype": dtype,
+            "index": None if index is None else fsdecode(index),
+            "threads": whole_number("threads", threads, least=1, limit=1 << 31),
         }
-        if context is not None and context < 1:
-            raise ValueError(f"context: {context}; expected 1 or more")
         self._open()
 
     @property
@@ -88,7 +91,10 @@ class Files:
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """The samples with these numbers, which are read together."""
-        samples = self._corpus.read(indices)
+        try:
+            samples = self._corpus.read(indices)
+        except TypeError:  # a tensor, or what is no number
+            samples = self._corpus.read([whole_number("sample", one) for one in indices])
         for change in (self._decode, self.transform):
             if change is not None:
                 samples = [change(one) for one in samples]

@@ -371,6 +371,8 @@ def test_wrong_calls_are_refused_in_words(data, tmp_path):
         ((data, "--batch", 4), "expected files, then the folder to mount at"),
         ((data, tmp_path / "m"), "--batch"),
         ((data, tmp_path / "m", "--batch", 0), "batches of 0; expected at least 1"),
+        ((data, tmp_path / "m", "--batch", 10**20), "--batch: 100000000000000000000; expected a number below 2^63"),
+        ((data, tmp_path / "m", "--batch", 4, "--seed", -1), "--seed: -1; expected 0 or more"),
         ((data, tmp_path / "m", "--batch", 4, "--last", "none"), "expected short, drop or join"),
         ((tmp_path / "*.txt", tmp_path / "m", "--batch", 4), "no file has such a name"),
         ((data, tmp_path / "full", "--batch", 4), "is not empty"),

@@ -37,7 +37,7 @@ from holdfast.torch.loop.resume import Resume
 from holdfast.torch.loop.saves import Save
 from holdfast.torch.loop.self_check import Check, check
 from holdfast.torch.loop.step_calls import StepCalls
-from holdfast.torch.loop.step_numbers import DurableSteps, OnDurable, StepNumbers, whole_number
+from holdfast.torch.loop.step_numbers import DurableSteps, OnDurable, StepNumbers
 from holdfast.torch.loop.stop_grace import with_grace
 from holdfast.torch.loop.stopping import memory_folder
 from holdfast.torch.parts import Given, Parts
@@ -48,6 +48,7 @@ from holdfast.torch.state.stateful import VALUES, PlainValues
 from holdfast.torch.state.tensor_state import Models, Optimizers
 from holdfast.torch.values.all_ranks import rank_in
 from holdfast.torch.watch.freeze_watch import Watched
+from holdfast.whole_number import whole_number
 
 Result = TypeVar("Result")
 
@@ -325,7 +326,7 @@ class Checkpointer(Parts):
         are on a GPU, save() waits. Without them, a step just saved is not saved again.
         """
         self._saves.metrics.tell(metrics, wait=True)
-        save = functools.partial(self._save_asked, whole_number(step), wait_for_value(loss))
+        save = functools.partial(self._save_asked, whole_number("step", step), wait_for_value(loss))
         self._with_those_left(lambda: self._recovery.save(save))
         self._rehearsal.saved(self, step, loss)
         return Save(self._saves, self._recovery.check_no_loss)

@@ -3,6 +3,7 @@
 import io
 import itertools
 import json
+import os
 import pickle
 import random
 import re
@@ -178,7 +179,7 @@ def test_a_training_on_other_files_is_refused(lines):
     path = lines.parent / "1.jsonl"
     path.write_bytes(path.read_bytes().replace(b"31", b"13"))
     assert holdfast.index(lines).ok
-    with pytest.raises(ValueError, match="the dataset is not the one of the checkpoint"):
+    with pytest.raises(ValueError, match=r"the dataset is not the one of the checkpoint.*data\.loader\(\.\.\., fingerprint="):
         loader(Files(lines), 6, seed=1).load_state_dict(state)
     loader(Files(lines), 6, seed=1, fingerprint=state["fingerprint"]).load_state_dict(state)
 
@@ -194,12 +195,21 @@ def test_nothing_is_seeded_for_files_unless_asked_for(lines):
 def test_wrong_calls_are_refused_in_words(tmp_path, lines):
     for call, text in [
         (lambda: Files(), "no files; expected at least one"),
-        (lambda: Files(lines, context=0), "context: 0; expected 1 or more"),
+        (lambda: Files(lines, context=0), "context=0; expected 1 or more"),
+        (lambda: Files(lines, threads=10**20), r"threads=10+; expected a number below 2\*\*31"),
+        (lambda: loader(Files(lines), 0), "batch_size=0; expected 1 or more"),
+        (lambda: loader(Files(lines), 2, seed=-1), "seed=-1; expected 0 or more"),
+        (lambda: loader(Files(lines), 2).load_state_dict({}), "the state has no cursor; expected one of holdfast.data.loader"),
+        (lambda: loader(Files(lines), 2).load_state_dict({**loader(Files(lines), 2).state_dict(), "cursor": -1}),
+         "cursor=-1; expected 0 or more"),
+        (lambda: Files(lines.parent / "**/*.jsonl"), r"expected one \* for each level"),
         (lambda: Files(lines, kind="rows"), 'kind: "rows"; expected one of text tokens megatron tar tfrecord'),
         (lambda: Files(lines, dtype="f32"), 'dtype: "f32"; expected u8'),
         (lambda: loader(Files(lines), 61, rank=0, world=62), "leaves some without a sample"),
         (lambda: mix({"a": (Files(lines), 0)}).order(1, 0, True), "expected at least one above 0"),
         (lambda: loader(mix({"a": (Files(lines), 1)}), 4, epochs=1), "expected epochs=None"),
+        (lambda: mix({"a": (Files(lines), 10**30)}), "expected 0 to 1000000"),
+        (lambda: mix({"a": (Files(lines), -1)}), "the weight -1; expected 0 to 1000000"),
     ]:
         with pytest.raises(ValueError, match=text):
             call()
@@ -210,7 +220,11 @@ def test_wrong_calls_are_refused_in_words(tmp_path, lines):
     with pytest.raises(holdfast.NotFoundError, match="no file has such a name"):
         Files(tmp_path / "*.txt")
     for call, text in [(lambda: Files(lines)[0:2], "expected a whole number"), (lambda: Files(lines)["0"], "sample '0'"),
-                       (lambda: Files(lines, transform=3), "transform: 3; expected a function")]:
+                       (lambda: Files(lines, transform=3), "transform: 3; expected a function"),
+                       (lambda: Files(lines, dtype=numpy.uint16), "dtype=.*; expected a text"),
+                       (lambda: Files(lines, context=1.5), "context=1.5; expected a whole number"),
+                       (lambda: Files(lines).__getitems__([1.5]), "sample=1.5; expected a whole number"),
+                       (lambda: loader(Files(lines), 1.5), "batch_size=1.5; expected a whole number")]:
         with pytest.raises(TypeError, match=text):
             call()
 
@@ -218,6 +232,7 @@ def test_wrong_calls_are_refused_in_words(tmp_path, lines):
 def test_files_may_be_named_in_a_list(lines):
     assert len(Files([lines, lines], lines)) == 3 * len(Files(lines))
     assert Files([lines])[torch.tensor(1)] == Files(lines)[1]
+    assert Files(os.fsencode(lines)).__getitems__(torch.tensor([1, 0])) == Files(lines).__getitems__([1, 0])
 
 
 # Mixtures

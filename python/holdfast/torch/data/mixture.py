@@ -8,6 +8,8 @@ from holdfast._native import Sequence as Order
 from holdfast.corpus import Files
 from holdfast.torch.data.fingerprint import fingerprint_of
 
+MOST_WEIGHT = 1_000_000  # of a Mixture
+
 
 def mix(sources: Mapping[str, tuple[Any, int]]) -> "Mixed":
     """Datasets that a loader reads together: of each, so many samples as its weight says.
@@ -132,3 +134,5 @@ def _check(name: Any, pair: Any) -> None:
     if isinstance(weight, bool) or not isinstance(weight, int):
         raise TypeError(f"mix: {name!r} has the weight {weight!r}; expected a whole number, as 7 and 3 "
                         "for 0.7 and 0.3")
+    if not 0 <= weight <= MOST_WEIGHT:
+        raise ValueError(f"mix: {name!r} has the weight {weight}; expected 0 to {MOST_WEIGHT}")

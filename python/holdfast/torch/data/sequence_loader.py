@@ -1,6 +1,6 @@
 """Batches in an order that any number of ranks can resume: `holdfast.data.loader`."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 import torch
@@ -21,6 +21,7 @@ from holdfast.torch.data.mixture import Mixed, MixedOrder
 from holdfast.torch.data.passes import Pass
 from holdfast.torch.data.read_batch import BatchReader, ReadTask, mix_seeds
 from holdfast.torch.data.source import Source
+from holdfast.whole_number import whole_number
 
 
 _END = object()
@@ -121,6 +122,11 @@ class BatchSampler(Sampler[list[int]]):
     def check_state(self, state: dict[str, Any]) -> None:
         """ValueError if the state is of a dataset of another length, or is not shuffled alike."""
         s = self.sequence
+        for name in ("cursor", "seed", "samples", "shuffle"):
+            if not isinstance(state, Mapping) or name not in state:
+                raise ValueError(f"data: the state has no {name}; expected one of holdfast.data.loader")
+        whole_number("data: cursor", state["cursor"])
+        whole_number("data: seed", state["seed"], limit=1 << 64)
         for name, ours in (("samples", s.samples), ("shuffle", s.shuffle)):
             if state[name] != ours:
                 raise ValueError(f"data: {name} is {ours}; expected {state[name]}, as in the "
@@ -251,7 +257,8 @@ class _SequenceLoader(Loader):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.sampler.check_state(state)
-        check_fingerprint(state, self._fingerprint)
+        check_fingerprint(state, self._fingerprint,
+                          f"holdfast.data.loader(..., fingerprint={state.get('fingerprint')!r})")
         if self._follows and self._is_recut and state["cursor"] == self.sampler.cursor:
             return  # the job has changed its configuration here: the running `for` goes on
         self._is_recut = False
@@ -363,6 +370,8 @@ def loader(
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
         raise TypeError(f"data: {type(dataset).__name__} is a stream or has no len(); expected "
                         "samples by number, or torchdata's StatefulDataLoader")
+    batch_size = whole_number("batch_size", batch_size, least=1)
+    seed = whole_number("seed", seed, limit=1 << 64)
     if elastic is not None:
         if rank is not None or world is not None:
             raise ValueError("data: elastic= with rank= or world=; expected one of the two")

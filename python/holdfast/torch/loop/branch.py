@@ -14,8 +14,8 @@ from typing import Any
 from holdfast import open
 from holdfast.checkpoint import absolute_path
 from holdfast.errors import Error
-from holdfast.torch.loop.step_numbers import whole_number
 from holdfast.torch.state.training_state import BRANCH, TrainingState
+from holdfast.whole_number import whole_number
 
 _log = logging.getLogger("holdfast")
 
@@ -47,7 +47,7 @@ class Start:
         """`left_objects` returns the objects of a step that this host has in its memory."""
         if step is not None and initial is not None:
             raise ValueError(f"step={step} and initial={initial!r}; expected one of them")
-        step = None if step is None else whole_number(step)
+        step = None if step is None else whole_number("step", step)
         self.run = run
         self._state = state
         self._asked = step

@@ -2,11 +2,11 @@
 
 import collections
 import contextlib
-import operator
 from collections.abc import Callable
 from typing import Any
 
 from holdfast import _native
+from holdfast.whole_number import whole_number
 
 OnDurable = Callable[[int, str], object]  # gets the step and its folder
 
@@ -31,7 +31,7 @@ class StepNumbers:
         `updated` says whether an update was seen since the last call. The micro-batches of an update
         may share a number, and two updates may not: a resumed training would skip the second.
         """
-        number = step if type(step) is int and 0 <= step < 1 << 63 else whole_number(step)
+        number = step if type(step) is int and 0 <= step < 1 << 63 else whole_number("step", step)
         if self._last is not None and number < self._last:
             raise ValueError(f"step {number} after step {self._last}; expected numbers that grow, "
                              "in all epochs and over restarts")
@@ -90,19 +90,6 @@ class StepNumbers:
                     "schedule=holdfast.Schedule(total_steps=...), to keep the end")
         return (f"the last step was {self._last}, and the newest that is saved is {newest}, as "
                 f"{why}; expected {expected}")
-
-
-def whole_number(step: Any) -> int:
-    """The number as an int; TypeError or ValueError if it cannot be that of a step."""
-    try:
-        number = operator.index(step)
-    except TypeError:
-        raise TypeError(f"step={step!r}; expected a whole number") from None
-    if number < 0:
-        raise ValueError(f"step={step}; expected 0 or more")
-    if number >= 1 << 63:
-        raise ValueError(f"step={step}; expected a number below 2**63")
-    return number
 
 
 class DurableSteps:
