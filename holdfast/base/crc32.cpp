@@ -19,12 +19,6 @@ Crc32 crc32_extend(Crc32 of_a, ByteView b) {
                          b.size());
 }
 
-Crc32 crc32_combine(Crc32 of_a, Crc32 of_b, uint64_t length_of_b) {
-  // The inversions before and after cancel out, so finished values combine in the same
-  // way as registers.
-  return Arithmetic32::shift(of_a, length_of_b) ^ of_b;
-}
-
 Crc32 crc32_change(ByteView mask, uint64_t bytes_after) {
   // The CRC of the mask as a register that begins with 0 and is not inverted.
   const Crc32 reg =

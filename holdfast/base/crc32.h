@@ -20,10 +20,6 @@ Crc32 crc32(ByteView bytes);
 // The CRC of the bytes a followed by the bytes b, given the CRC of a.
 Crc32 crc32_extend(Crc32 of_a, ByteView b);
 
-// The CRC of the bytes a followed by the bytes b, given the CRC of each. It needs no
-// bytes, so its time grows only with the logarithm of b's length.
-Crc32 crc32_combine(Crc32 of_a, Crc32 of_b, uint64_t length_of_b);
-
 // What changes in the CRC of a longer record if some of its bytes are XORed with `mask`
 // and `bytes_after` bytes follow them: the new CRC is the old one XOR this value. It needs
 // neither the old bytes nor the others, so its time grows only with the logarithm of

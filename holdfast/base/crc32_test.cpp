@@ -60,14 +60,6 @@ TEST(Crc32Test, PartsExtendToTheWhole) {
   }
 }
 
-TEST(Crc32Test, PartsCombineToTheWhole) {
-  const Bytes bytes = random_bytes(3000);
-  for (size_t cut = 0; cut <= bytes.size(); cut += 37) {
-    const ByteView a = ByteView(bytes).first(cut), b = ByteView(bytes).subspan(cut);
-    ASSERT_EQ(crc32_combine(crc32(a), crc32(b), b.size()), crc32(bytes));
-  }
-}
-
 TEST(Crc32Test, AMaskChangesTheCrcAsComputedAnew) {
   Bytes bytes = random_bytes(100000);
   std::mt19937_64 random(1);

@@ -85,14 +85,6 @@ std::string yes_or_no(bool flag) { return flag ? "yes" : "no"; }
 
 }  // namespace
 
-void fields(Is<Thresholds> auto& self, auto&& field) {
-  field("extreme_loss", self.extreme_loss);
-  field("degraded_accuracy", self.degraded_accuracy);
-  field("degraded_loss", self.degraded_loss);
-  field("spiked_loss", self.spiked_loss);
-  field.allow_unknown();
-}
-
 void fields(Is<CampaignFile> auto& self, auto&& field) {
   field.version(1);
   field.kind("campaign");

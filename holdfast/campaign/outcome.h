@@ -48,6 +48,14 @@ struct Thresholds {
   double degraded_accuracy = 5;    // points below the golden accuracy
   double degraded_loss = 1.1;      // times the golden loss
   double spiked_loss = 2;          // times the golden loss
+
+  static void fields(auto& self, auto&& field) {  // base/json_fields.h
+    field("extreme_loss", self.extreme_loss);
+    field("degraded_accuracy", self.degraded_accuracy);
+    field("degraded_loss", self.degraded_loss);
+    field("spiked_loss", self.spiked_loss);
+    field.allow_unknown();
+  }
   friend bool operator==(const Thresholds&, const Thresholds&) = default;
 };
 

@@ -305,12 +305,7 @@ void put_members(FieldWriter& field, const std::vector<Path>& parts,
   field("folder", names[0]);
   field("base", file.base);
   field("parts", names);
-  field.object("thresholds", [&](FieldWriter& limits) {
-    limits("extreme_loss", file.thresholds.extreme_loss);
-    limits("degraded_accuracy", file.thresholds.degraded_accuracy);
-    limits("degraded_loss", file.thresholds.degraded_loss);
-    limits("spiked_loss", file.thresholds.spiked_loss);
-  });
+  field("thresholds", file.thresholds);
   field.object("golden", [&](FieldWriter& golden) {
     golden("first_accuracy", file.golden.after_loading("accuracy"));
     golden("final_accuracy", file.golden.last("accuracy"));

@@ -61,12 +61,6 @@ static void put_members(FieldWriter& field, const RunView& run) {
   field("attempts", run.attempts);
 }
 
-static void put_members(FieldWriter& field, const ManifestFile& file) {
-  field("name", file.name);
-  field("bytes", file.bytes);
-  field("digest", file.digest);
-}
-
 static void put_members(FieldWriter& field, const Manifest& manifest) {
   field("step", manifest.step);
   field("run", manifest.run);
@@ -79,7 +73,7 @@ static void put_members(FieldWriter& field, const Manifest& manifest) {
   field("created", human_date(manifest.created));
   field("software", manifest.software);
   field("metrics", manifest.metrics);
-  field.list("files", manifest.files);
+  field("files", manifest.files);
 }
 
 static void put_members(FieldWriter& field, const Damage& damage) {

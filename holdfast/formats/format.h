@@ -53,14 +53,15 @@ struct Format {
   Result<std::vector<Path>> (*list_files)(Env& env, const Path& path) = nullptr;
   // Whether a file holds exactly one tensor, without its name.
   bool one_tensor = false;
-  // What is the same after it was written and opened again.
-  bool keeps_objects = false;
-  bool keeps_aliases = false;
-  bool keeps_metadata = false;
+  // What is the same after it was written and opened again. It means nothing if the format
+  // is not written.
+  bool keeps_objects = true;
+  bool keeps_aliases = true;
+  bool keeps_metadata = true;
   bool keeps_links = false;  // soft links (Hdf5Details)
   // Whether contents without any tensor can be written.
   bool keeps_empty = true;
-  bool (*keeps_dtype)(Dtype dtype) = nullptr;
+  bool (*keeps_dtype)(Dtype dtype) = [](Dtype) { return true; };
 
   bool (*recognises)(const FileProbe& probe) = nullptr;
   // Whether only contents can be written that were read from a file of the same format,
