@@ -6,16 +6,24 @@
 namespace holdfast {
 namespace {
 
-// A TensorRow, or with a name that ends in ".*" the rows of a weight and its bias.
+// A TensorRow, or with a name that ends in ".*" the rows of a weight and its bias. So
+//
+//   Row{"layers.#.self_attn.q_proj.*", "Q,H", "rows heads", "q", "qkv_bias"}
+//
+// says: in each layer of a model that has the flag "q" there is a q_proj.weight of Q x H
+// elements, whose rows tensor parallelism cuts between heads, and if the model has
+// "qkv_bias", too, a q_proj.bias of Q elements. hf_config.cpp sets sizes and flags.
 struct Row {
   std::string_view name, shape, words, when = "";
   std::string_view bias = "";  // a flag that must be set, too, if there is a bias
   std::string_view in_files = "";
 };
 
-// H hidden size, V words, Q and K outputs of query and of key heads, O inputs of the
-// output projection, D size of a head, F inner size of an MLP, E experts, M inner size of
-// an expert, S inner size of the shared experts, R ranks of latent attention.
+// The sizes: H hidden size, V words, Q and K outputs of query and of key heads, QKV all of
+// them fused, O inputs of the output projection, D size of a head, F inner size of an MLP,
+// E experts, M inner size of an expert, S inner size of the shared experts. Of latent
+// attention: RQ and RKV ranks, KVA rank and rotary part together, KVB keys and values of all
+// heads.
 constexpr std::array kDecoder{
     Row{"embed_tokens.weight", "V,H", "first vocabulary tied"},
     Row{"layers.#.self_attn.q_proj.*", "Q,H", "rows heads", "q", "qkv_bias"},

@@ -8,7 +8,13 @@
 
 namespace holdfast {
 
-// The greatest probability with which other damage may pass for one flipped bit.
+// The probability with which other damage of `bytes` bytes passes for one flipped bit: each of
+// their bits has a CRC of its own, among 2^32.
+constexpr double odds_of_passing(int64_t bytes) {
+  return 8.0 * static_cast<double>(bytes) / 4294967296.0;
+}
+// The greatest such probability with which a flipped bit is believed, and nothing else
+// confirms it.
 inline constexpr double kMostOdds = 1e-3;
 
 // A file of n bytes has 8 n bits, and each try takes a digest of n bytes. This much takes

@@ -39,7 +39,7 @@ class ContentsCopies : public CopySource {
   const std::string& name() const override { return name_; }
 
   Result<Bytes> read_chunk(const WantedChunk& wanted) override {
-    return assemble_chunk(wanted, [&](const PieceThere& piece, int64_t first,
+    return assemble_chunk(wanted, [&](const PieceInShard& piece, int64_t first,
                                       ByteSpan into) -> Result<void> {
       const Tensor& tensor = *piece.tensor;
       const auto id = contents_.collection.find(tensor.name);
@@ -69,7 +69,7 @@ Result<Bytes> assemble_chunk(const WantedChunk& wanted, const ReadPiece& read) {
   const Chunk& chunk = wanted.shard.chunks[wanted.number];
   Bytes bytes(static_cast<size_t>(chunk.bytes));
   int64_t done = chunk.offset;
-  for (const PieceThere& one :
+  for (const PieceInShard& one :
        pieces_in(wanted.step, wanted.shard.name, chunk.offset, chunk.bytes)) {
     const int64_t begin = std::max(one.piece->offset, chunk.offset);
     const int64_t end =

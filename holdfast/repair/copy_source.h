@@ -57,7 +57,7 @@ std::unique_ptr<CopySource> copies_by_parity(Env& env);
 // [first, first + into.size()) of the stream of a piece. A compressed chunk is compressed
 // again. Fails with kNotFound for the header, which is no piece.
 using ReadPiece =
-    std::function<Result<void>(const PieceThere& piece, int64_t first, ByteSpan into)>;
+    std::function<Result<void>(const PieceInShard& piece, int64_t first, ByteSpan into)>;
 Result<Bytes> assemble_chunk(const WantedChunk& wanted, const ReadPiece& read);
 
 }  // namespace holdfast

@@ -37,7 +37,7 @@ Result<void> add_flip(const Source& source, const BadRecord& record,
   const std::byte seen = HOLDFAST_TRY(source.read_bytes(offset, 1))[0];
   const std::byte right = seen ^ static_cast<std::byte>(1 << (bit % 8));
   const PlannedByte byte{record.file, offset, seen, right};
-  const double odds = 8.0 * static_cast<double>(record.size) / 4294967296.0;
+  const double odds = odds_of_passing(record.size);
   const bool confirmed =
       odds <= kMostOdds || (confirm && HOLDFAST_TRY(confirm(byte)));
   if (!confirmed) {

@@ -15,7 +15,7 @@ namespace {
 using PieceKey = std::tuple<std::string, Dtype, std::vector<int64_t>, Box,
                             std::array<uint64_t, 2>>;
 
-PieceKey key_of(const PieceThere& one) {
+PieceKey key_of(const PieceInShard& one) {
   const auto& sizes = one.tensor->shape.sizes();
   return {one.tensor->name, one.tensor->dtype, {sizes.begin(), sizes.end()},
           one.piece->box, one.piece->seal.lanes};
@@ -45,7 +45,7 @@ class RunCopies : public CopySource {
     load(wanted.step);
     if (auto bytes = from_same_file(wanted)) return *std::move(bytes);
     return assemble_chunk(
-        wanted, [&](const PieceThere& piece, int64_t first, ByteSpan into) {
+        wanted, [&](const PieceInShard& piece, int64_t first, ByteSpan into) {
           return read_twin(wanted, piece, first, into);
         });
   }
@@ -81,7 +81,7 @@ class RunCopies : public CopySource {
   void note_pieces(const StepParts& step) {
     for (const ShardIndex& index : step.indexes) {
       for (const StoredPiece& piece : index.pieces) {
-        const PieceThere there{&index.tensors[piece.tensor], &piece};
+        const PieceInShard there{&index.tensors[piece.tensor], &piece};
         if (!there.sealed()) continue;
         twins_[key_of(there)].push_back(
             {&step, &index.files[piece.file], piece.offset});
@@ -110,7 +110,7 @@ class RunCopies : public CopySource {
     return std::nullopt;
   }
 
-  Result<void> read_twin(const WantedChunk& wanted, const PieceThere& piece,
+  Result<void> read_twin(const WantedChunk& wanted, const PieceInShard& piece,
                          int64_t first, ByteSpan into) {
     if (!piece.sealed()) return not_found("{} has no seal", piece.tensor->name);
     for (const Twin& twin : twins_[key_of(piece)]) {

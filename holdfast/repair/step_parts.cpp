@@ -17,21 +17,21 @@ const ShardFile* StepParts::find_shard(const std::string& name) const {
   return nullptr;
 }
 
-std::vector<PieceThere> pieces_in(const StepParts& step, const std::string& shard,
+std::vector<PieceInShard> pieces_in(const StepParts& step, const std::string& shard,
                                   int64_t offset, int64_t bytes) {
-  std::vector<PieceThere> pieces;
+  std::vector<PieceInShard> pieces;
   for (const ShardIndex& index : step.indexes) {
     for (const StoredPiece& piece : index.pieces) {
       if (index.files[piece.file].name != shard) continue;
-      const PieceThere there{&index.tensors[piece.tensor], &piece};
+      const PieceInShard there{&index.tensors[piece.tensor], &piece};
       if (piece.offset < offset + bytes && piece.offset + there.bytes() > offset) {
         pieces.push_back(there);
       }
     }
   }
   std::ranges::stable_sort(
-      pieces, {}, [](const PieceThere& one) { return one.piece->offset; });
-  const auto same = [](const PieceThere& one, const PieceThere& other) {
+      pieces, {}, [](const PieceInShard& one) { return one.piece->offset; });
+  const auto same = [](const PieceInShard& one, const PieceInShard& other) {
     return one.piece->offset == other.piece->offset;
   };
   pieces.erase(std::unique(pieces.begin(), pieces.end(), same), pieces.end());
@@ -41,7 +41,7 @@ std::vector<PieceThere> pieces_in(const StepParts& step, const std::string& shar
 std::vector<std::string> tensors_in(const StepParts& step, const std::string& shard,
                                     int64_t offset, int64_t bytes) {
   std::vector<std::string> names;
-  for (const PieceThere& one : pieces_in(step, shard, offset, bytes)) {
+  for (const PieceInShard& one : pieces_in(step, shard, offset, bytes)) {
     const bool known = std::ranges::count(names, one.tensor->name) > 0;
     if (!known) names.push_back(one.tensor->name);
   }

@@ -23,7 +23,7 @@ struct StepParts {
 };
 
 // A piece of a tensor that has bytes in a range of a shard.
-struct PieceThere {
+struct PieceInShard {
   const Tensor* tensor = nullptr;
   const StoredPiece* piece = nullptr;
 
@@ -33,7 +33,7 @@ struct PieceThere {
 
 // The pieces with bytes in [offset, offset + bytes) of a shard's contents, in order of
 // offset. A piece that several indexes name is there once.
-std::vector<PieceThere> pieces_in(const StepParts& step, const std::string& shard,
+std::vector<PieceInShard> pieces_in(const StepParts& step, const std::string& shard,
                                   int64_t offset, int64_t bytes);
 // The names of their tensors, each once.
 std::vector<std::string> tensors_in(const StepParts& step, const std::string& shard,

@@ -7,7 +7,7 @@
 #include "holdfast/env/patient_env.h"
 #include "holdfast/env/source_sink.h"
 #include "holdfast/repair/bit_search.h"
-#include "holdfast/repair/seal_rung.h"
+#include "holdfast/repair/digest_rungs.h"
 #include "holdfast/shard/chunk_reader.h"
 #include "holdfast/shard/step_name.h"
 #include "holdfast/store/manifest.h"
@@ -294,7 +294,7 @@ class Ladder {
     // Shared by the functions that read the damaged file again.
     const std::shared_ptr<const Source> file =
         opened.ok() ? std::shared_ptr<const Source>(*std::move(opened)) : nullptr;
-    std::optional<SealRung> rung;
+    std::optional<DigestRungs> rung;
     if (file != nullptr) rung.emplace(*step_, shard, *file, bad);
     for (const size_t number : bad) {
       std::vector<LostPart::Said> said;
@@ -310,10 +310,10 @@ class Ladder {
   }
 
   bool mend_by_digests(const ShardFile& shard, size_t number,
-                       const std::shared_ptr<const Source>& file, SealRung& rung,
+                       const std::shared_ptr<const Source>& file, DigestRungs& rung,
                        FileMend& mend, std::vector<LostPart::Said>& said) {
     for (const bool seal : {true, false}) {
-      const Result<SealMend> found = seal ? rung.by_seal(number) : rung.by_crc(number);
+      const Result<FoundBytes> found = seal ? rung.by_seal(number) : rung.by_crc(number);
       const std::string name = seal ? "seal" : "crc";
       if (!found.ok()) {
         said.push_back({name, found.error().message()});

@@ -1,3 +1,11 @@
+// How a checkpoint is cut for another configuration, before anything is read or written:
+//
+//   1. The source is opened: a folder of Megatron, or anything that use_any() opens.
+//   2. The format of the target is chosen.
+//   3. Rules by the names of tensors cut them for the new configuration (cut_target), and
+//      each box gets the file that it is written to. A folder of Megatron has copies of
+//      some tensors, and names and shapes of its own (plan_megatron_target).
+//   4. The moves from the source to these files are planned (plan_moves).
 #include <algorithm>
 #include <tuple>
 
@@ -53,8 +61,9 @@ Result<RuleSet> megatron_rules(Env& env, const std::string& name) {
   return find_rule_set(name.empty() || name == "as-cut" ? "megatron-gpt" : name);
 }
 
-Result<RuledModel> find_rules(Env& env, const std::string& name,
-                              const ReshardPlan& plan) {
+// The rules of this name, or in this file, with what they say of each tensor of the source.
+Result<RuledModel> rules_for(Env& env, const std::string& name,
+                             const ReshardPlan& plan) {
   const Collection& collection = plan.contents->collection;
   const int64_t head = head_size(env, plan);
   if (!plan.rule_set.rules.empty() && name != "as-cut") {
@@ -74,13 +83,12 @@ Result<void> check_row_order(const Object& objects) {
   if (version >= 2.0) return {};
   return unsupported(
       "checkpoint_version: is {}, in which the rows of query_key_value are not ordered "
-      "by "
-      "head; expected 2 or newer, or the folder that Megatron has saved",
+      "by head; expected 2 or newer, or the folder that Megatron has saved",
       version);
 }
 
 // All tensors whole in one file, in the order of the source; also those without elements.
-Result<Collection> merge_all(const Collection& source) {
+Result<Collection> whole_in_one_file(const Collection& source) {
   const auto tensors = source.tensors();
   std::vector<Tensor> own(tensors.begin(), tensors.end());
   LayoutBuilder builder(own, {{.name = "position-0", .kind = HolderKind::kFile}});
@@ -163,8 +171,8 @@ void tell_planned(const ReshardOptions& options, int64_t hundredths) {
 Result<Collection> cut_target(Env& env, const ReshardOptions& options,
                               ReshardPlan& plan) {
   const Collection& source = plan.contents->collection;
-  if (plan.whole) return merge_all(source);
-  const RuledModel ruled = HOLDFAST_TRY(find_rules(env, options.rules, plan));
+  if (plan.whole) return whole_in_one_file(source);
+  const RuledModel ruled = HOLDFAST_TRY(rules_for(env, options.rules, plan));
   plan.rules = ruled.rules;
   if (plan.rules == "megatron-gpt" && plan.parallel.tp > 1) {
     HOLDFAST_TRY(
@@ -214,8 +222,7 @@ Result<void> plan_megatron_target(Env& env, const ReshardOptions& options,
   if (!is_megatron_objects(plan.contents->objects)) {
     return unsupported(
         "format megatron: {} has no objects of Megatron; expected a checkpoint of "
-        "Megatron, "
-        "or one that was cut from it",
+        "Megatron, or one that was cut from it",
         plan.from.path.native());
   }
   if (plan.rule_set.rules.empty()) {
@@ -235,7 +242,7 @@ Result<void> plan_megatron_target(Env& env, const ReshardOptions& options,
   plan.notes.insert(plan.notes.end(), plan.megatron_target->notes().begin(),
                     plan.megatron_target->notes().end());
   plan.files = std::make_shared<const Collection>(
-      HOLDFAST_TRY(merge_all(plan.contents->collection)));
+      HOLDFAST_TRY(whole_in_one_file(plan.contents->collection)));
   // It shares the ownership of the target.
   HOLDFAST_TRY(
       plan_moves({plan.megatron_target, &plan.megatron_target->reads()}, plan));

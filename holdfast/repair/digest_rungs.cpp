@@ -1,4 +1,4 @@
-#include "holdfast/repair/seal_rung.h"
+#include "holdfast/repair/digest_rungs.h"
 
 #include <algorithm>
 
@@ -24,11 +24,11 @@ void add_change(Seal& seal, const Seal& before, const Seal& after) {
 
 }  // namespace
 
-SealRung::SealRung(const StepParts& step, const ShardFile& shard, const Source& file,
+DigestRungs::DigestRungs(const StepParts& step, const ShardFile& shard, const Source& file,
                    std::span<const size_t> bad)
     : step_(step), shard_(shard), file_(file), bad_(bad) {}
 
-Result<Seal> SealRung::seal_now(const PieceThere& piece) {
+Result<Seal> DigestRungs::seal_now(const PieceInShard& piece) {
   const auto known = seals_.find(piece.piece->offset);
   if (known != seals_.end()) return known->second;
   Seal seal;
@@ -43,17 +43,17 @@ Result<Seal> SealRung::seal_now(const PieceThere& piece) {
   return seal;
 }
 
-Result<SealMend> SealRung::by_seal(size_t number) {
+Result<FoundBytes> DigestRungs::by_seal(size_t number) {
   if (!shard_.packed.empty()) {
     return corrupt("the chunk is compressed, so a word of it is no word of a tensor");
   }
   const Chunk& chunk = shard_.chunks[number];
-  SealMend all;
-  for (const PieceThere& piece :
+  FoundBytes all;
+  for (const PieceInShard& piece :
        pieces_in(step_, shard_.name, chunk.offset, chunk.bytes)) {
     if (!piece.sealed()) return corrupt("{} has no seal", piece.tensor->name);
     if (HOLDFAST_TRY(seal_now(piece)) == piece.piece->seal) continue;
-    SealMend one = HOLDFAST_TRY(mend_word(piece));
+    FoundBytes one = HOLDFAST_TRY(mend_word(piece));
     all.bytes.insert(all.bytes.end(), one.bytes.begin(), one.bytes.end());
     all.what += (all.what.empty() ? "" : ", and ") + one.what;
   }
@@ -63,7 +63,7 @@ Result<SealMend> SealRung::by_seal(size_t number) {
   return all;
 }
 
-Result<SealMend> SealRung::mend_word(const PieceThere& piece) {
+Result<FoundBytes> DigestRungs::mend_word(const PieceInShard& piece) {
   const Tensor& tensor = *piece.tensor;
   const int64_t begin = piece.piece->offset;
   const auto change = HOLDFAST_TRY(find_word_change(
@@ -72,7 +72,7 @@ Result<SealMend> SealRung::mend_word(const PieceThere& piece) {
   if (!change) {
     return corrupt("more than one word of {} differs from what was sealed", tensor.name);
   }
-  SealMend mend;
+  FoundBytes mend;
   for (const ChangedByte& byte : change->bytes) {
     mend.bytes.push_back({begin + byte.place, byte.seen, byte.sealed});
   }
@@ -85,7 +85,7 @@ Result<SealMend> SealRung::mend_word(const PieceThere& piece) {
 }
 
 // The one bit that explains the CRC of the stored bytes of a chunk.
-Result<SealRung::FlippedBit> SealRung::find_bit(size_t number) {
+Result<DigestRungs::FlippedBit> DigestRungs::find_bit(size_t number) {
   const ByteExtent place = place_of(shard_, number);
   const uint32_t crc =
       shard_.packed.empty() ? shard_.chunks[number].crc : shard_.packed[number].crc;
@@ -102,16 +102,16 @@ Result<SealRung::FlippedBit> SealRung::find_bit(size_t number) {
                     .bit = bit};
 }
 
-Result<SealMend> SealRung::by_crc(size_t chunk) {
+Result<FoundBytes> DigestRungs::by_crc(size_t chunk) {
   const FlippedBit bit = HOLDFAST_TRY(find_bit(chunk));
   HOLDFAST_TRY(confirm(chunk, bit));
-  return SealMend{.bytes = {bit.byte},
+  return FoundBytes{.bytes = {bit.byte},
                   .what = fmt::format("byte {} bit {}: {} -> {}, by the crc of the chunk",
                                       bit.byte.offset, bit.bit, to_hex(bit.byte.seen),
                                       to_hex(bit.byte.right))};
 }
 
-Result<void> SealRung::confirm(size_t number, const FlippedBit& bit) {
+Result<void> DigestRungs::confirm(size_t number, const FlippedBit& bit) {
   const ByteExtent place = place_of(shard_, number);
   if (!shard_.packed.empty()) {
     Bytes stored = HOLDFAST_TRY(file_.read_bytes(place.offset, place.bytes));
@@ -121,10 +121,10 @@ Result<void> SealRung::confirm(size_t number, const FlippedBit& bit) {
     if (crc32c(chunk) == shard_.chunks[number].crc) return {};
     return corrupt("a flipped bit explains the crc of the compressed chunk only");
   }
-  for (const PieceThere& piece : pieces_in(step_, shard_.name, bit.byte.offset, 1)) {
+  for (const PieceInShard& piece : pieces_in(step_, shard_.name, bit.byte.offset, 1)) {
     if (piece.sealed()) return confirm_by_seal(piece);
   }
-  const double odds = 8.0 * static_cast<double>(place.bytes) / 4294967296.0;
+  const double odds = odds_of_passing(place.bytes);
   if (odds <= kMostOdds) return {};
   return corrupt(
       "a flipped bit explains the crc, but other damage would do so once in {:.0f} "
@@ -134,7 +134,7 @@ Result<void> SealRung::confirm(size_t number, const FlippedBit& bit) {
 
 // Checks that the piece is as it was sealed if the bits of all bad chunks in it are
 // flipped back.
-Result<void> SealRung::confirm_by_seal(const PieceThere& piece) {
+Result<void> DigestRungs::confirm_by_seal(const PieceInShard& piece) {
   Seal seal = HOLDFAST_TRY(seal_now(piece));
   const int64_t begin = piece.piece->offset;
   for (const size_t number : bad_) {
