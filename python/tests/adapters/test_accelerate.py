@@ -7,6 +7,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DataLoaderConfiguration
+from noisy_samples import Samples
 from ranks import run_ranks
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -17,19 +18,6 @@ import holdfast
 from holdfast.torch.data.accelerate_loader import AccelerateLoader
 
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
-
-
-class Samples(torch.utils.data.Dataset):
-    """Samples that have random noise if `noise` says so."""
-
-    def __init__(self, noise):
-        self.noise = noise
-
-    def __len__(self):
-        return 20
-
-    def __getitem__(self, index):
-        return torch.full((4,), index / 9) + (torch.rand(4) if self.noise else 0)
 
 
 def prepared(kind):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from long_tests import IS_LONG, LONG, first_of
-from recovered_jobs import Ran, Whole, launch, program
+from recovered_jobs import Ran, launch, program
 from torch import nn
 
 import holdfast
@@ -22,12 +22,6 @@ STEP_POINTS = ["before", "forward", "after forward", "backward", "after backward
 PHASES = ["dropped", "met", "rejoined", "given"]  # of a survivor, while another rank is replaced
 REPLACEMENT_PHASES = ["started", "filled"]
 STEPS = 18
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """Runs in which nobody dies."""
-    return Whole(tmp_path_factory)
 
 
 def test_a_rank_may_die_anywhere_in_a_step(tmp_path, whole):

@@ -7,7 +7,7 @@ One job survives many kills, one in each step.
 
 import pytest
 from long_tests import LONG
-from recovered_jobs import RANKS, Ran, Whole
+from recovered_jobs import RANKS, Ran
 from test_recover import PHASES, STEP_POINTS
 
 pytestmark = LONG
@@ -16,12 +16,6 @@ FIRST = 2  # the first step in which a rank is killed
 # Places that a kind of training does not have.
 MISSING = {"ddp": (), "hsdp": ("backward",), "pipeline": ("backward", "after forward")}
 AFTER_GATE = ("committed", "after update", "end", "after run", "step", "after step")
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """Runs in which nobody dies."""
-    return Whole(tmp_path_factory)
 
 
 def points_of(kind):

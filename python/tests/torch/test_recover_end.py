@@ -5,17 +5,11 @@ import re
 
 import pytest
 from long_tests import LONG
-from recovered_jobs import Ran, Whole
+from recovered_jobs import Ran
 
 from holdfast.launch.losses import Loss, Losses
 
 STEPS = 8  # recovered.py saves after steps 4 and 9, so that only close() saves the last one
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """Runs in which nobody dies."""
-    return Whole(tmp_path_factory)
 
 
 def newest(run):

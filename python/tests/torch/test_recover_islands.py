@@ -7,7 +7,7 @@ import re
 
 import pytest
 from long_tests import LONG
-from recovered_jobs import Ran, Whole
+from recovered_jobs import Ran
 from test_recover_stages import POINTS
 from test_recover_updates import check, check_restart
 
@@ -16,12 +16,6 @@ from holdfast.torch.recover.call_log import CallLog
 
 ISLANDS = [[0, 1], [2, 3]]
 HOW = ["two updates", "waits"]
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """Runs in which nobody dies."""
-    return Whole(tmp_path_factory)
 
 
 def test_groups_with_a_common_rank_are_one_island():

@@ -6,7 +6,7 @@ import re
 
 import pytest
 from long_tests import LONG, first_of
-from recovered_jobs import Ran, Whole
+from recovered_jobs import Ran
 from test_recover import STEP_POINTS
 
 from holdfast.torch.recover.log_cost import find_excess
@@ -14,12 +14,6 @@ from holdfast.torch.recover.log_cost import find_excess
 STEPS = 14
 POINTS = [point for point in STEP_POINTS if point not in ("backward", "after forward")]
 FOUND = re.compile(r"goes on after .*?: messages, exact, 0 steps lost, (\d+) replayed( by \d helpers)? [(]")
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """Runs in which nobody dies."""
-    return Whole(tmp_path_factory)
 
 
 NOT_TRAINING = {"spills", "keeps little", "waits", "unsettled early", "2 helpers", "4 helpers"}

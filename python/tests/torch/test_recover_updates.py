@@ -6,18 +6,12 @@ import re
 
 import pytest
 from long_tests import LONG
-from recovered_jobs import Ran, Whole
+from recovered_jobs import Ran
 from test_recover_stages import POINTS
 
 STEPS = 13
 FOUND = re.compile(r"goes on after .*?: (\w+), exact, 0 steps lost, (\d+) replayed [(]")
 NOT_TRAINING = {"auto", "waits", "other threads", "flips a bit", "other entry", "spills"}
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """Runs in which nobody dies."""
-    return Whole(tmp_path_factory)
 
 
 def check(tmp_path, whole, kind, kills, how=(), *, steps=STEPS, rung="updates", islands=()):
