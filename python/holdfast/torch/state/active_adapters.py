@@ -1,6 +1,5 @@
 """Which adapters of PEFT are active, so that an export takes the one that was trained."""
 
-import sys
 from typing import Any
 
 from torch import nn
@@ -21,7 +20,7 @@ class ActiveAdapters:
         self._found: list[tuple[Any, str]] | None = None
 
     def names(self) -> list[str]:
-        """The names; none if PEFT is not in use."""
+        """The names. Called only once PEFT is imported: nothing else has such modules."""
         if self._found is None:
             self._found = [one for model in self._models if (one := _look(model)) is not None]
         names = [name for module, key in self._found for name in _texts(vars(module).get(key))]
@@ -30,8 +29,6 @@ class ActiveAdapters:
 
 def _look(model: nn.Module) -> tuple[Any, str] | None:
     """A module of PEFT, and the attribute in which it keeps the names of active adapters."""
-    if "peft" not in sys.modules:
-        return None
     whole = None
     for module in model.modules():
         if any(base.__module__.startswith("peft.") for base in type(module).__mro__):

@@ -6,6 +6,7 @@ that it holds, the extra state of its modules, the position of a loader that dif
 the values of objects on all ranks but rank 0, which may differ from rank 0's (rank_values.py).
 """
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -153,7 +154,7 @@ class TrainingState:
         captured.objects["format"] = FORMAT
         captured.objects[BRANCH] = self.branch
         captured.objects["parted"] = self._capture.diverged.state()
-        if adapters := self._adapters.names():
+        if "peft" in sys.modules and (adapters := self._adapters.names()):
             captured.objects[active_adapters.KEY] = adapters
         captured.objects.update(self._objects.kinds())
         captured.rank_objects["optimizer"] = self._tensors.objects(looked=True)
