@@ -4,6 +4,7 @@
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -273,16 +274,21 @@ void bind_job(nb::module_& m) {
            "that `pieces_for` makes for it. Raises NotFoundError if there is none.")
       .def(
           "due",
-          [](HeldJob& self, int64_t step, bool updated) {
-            Due due = self.call([&](Job& job) { return job.due(step, updated); });
+          [](HeldJob& self, int64_t step, bool updated,
+             std::optional<std::pair<int64_t, double>> loss) {
+            Due due = self.call([&](Job& job) {
+              if (loss) job.loss(loss->first, loss->second);
+              return job.due(step, updated);
+            });
             std::optional<std::tuple<std::string, std::string>> found;
             if (due.change) found.emplace("change", std::move(due.why));
             if (due.save) found.emplace(due.stop ? "stop" : "save", std::move(due.why));
             return found;
           },
-          nb::arg("step"), nb::arg("updated") = true,
+          nb::arg("step"), nb::arg("updated") = true, nb::arg("loss") = nb::none(),
           "(kind, why) if something is due after this step, else None: a save, the last\n"
-          "save before all ranks stop, or a change. All ranks get the same answer.")
+          "save before all ranks stop, or a change. All ranks get the same answer. `loss` is\n"
+          "one that has become known, after its step, for policies that use it.")
       .def("save", &save, nb::arg("step"), nb::arg("pieces"), nb::arg("owners").none(),
            nb::arg("metrics"), nb::arg("parallel"), nb::arg("objects"),
            nb::arg("stream") = 0, nb::arg("own") = nb::none(), nb::arg("why") = "",
@@ -327,16 +333,6 @@ void bind_job(nb::module_& m) {
           nb::sig("def left_objects(self) -> typing.Any"),
           "The objects of the newest step in the memory of this host, if it is newer "
           "than\nthose on disk; else None.")
-      .def(
-          "loss",
-          [](HeldJob& self, int64_t step, double value) {
-            self.call([&](Job& job) {
-              job.loss(step, value);
-              return Result<void>();
-            });
-          },
-          nb::arg("step"), nb::arg("value"),
-          "Reports the loss after a step to policies that use it.")
       .def(
           "want",
           [](HeldJob& self, const std::string& why) {

@@ -23,6 +23,7 @@ void bind_transport(nb::module_& m);
 void bind_exchange(nb::module_& m);
 void bind_heartbeat(nb::module_& m);
 void bind_freeze_window(nb::module_& m);
+void bind_element_reader(nb::module_& m);
 void bind_corruption(nb::module_& m);
 void bind_statistics(nb::module_& m);
 void bind_verbs(nb::module_& m);
@@ -71,6 +72,7 @@ NB_MODULE(_native, m) {
   bind_exchange(m);
   bind_heartbeat(m);
   bind_freeze_window(m);
+  bind_element_reader(m);
   bind_corruption(m);
   bind_statistics(m);
   bind_verbs(m);

@@ -195,8 +195,7 @@ class Checkpointer(Parts):
     def values(self, values: Mapping[str, Any]) -> None:
         self._values.replace(values)
 
-    def resume(self, *, step: int | None = None,
-               initial: str | PathLike[str] | None = None) -> int:
+    def resume(self, *, step: int | None = None, initial: str | PathLike[str] | None = None) -> int:
         """Restores the newest whole checkpoint. Returns the next step to run, 0 if there is none.
 
         `step` goes back to the checkpoint of that step. `initial` begins a run that has no
@@ -211,8 +210,7 @@ class Checkpointer(Parts):
         step, initial = self._rehearsal.to_resume(step, initial)
         if self._elastic.waits:
             return self._elastic.join()
-        start = self._recovery.resume(functools.partial(self._resume, step, initial),
-                                      self._take_over)
+        start = self._recovery.resume(functools.partial(self._resume, step, initial), self._take_over)
         self._rehearsal.resumed(self, start)
         return start
 
@@ -273,32 +271,42 @@ class Checkpointer(Parts):
         block training, so the saved metric may lag the step by up to about 20 steps. `metrics`,
         such as {"val_acc": 0.8}, go with the next save, of this step or later; rank 0's count.
         """
-        step = self._steps.check_next(step, self._boundaries.has_stepped)
-        self._rehearsal.made(self, step, loss)
-        self._saves.metrics.tell(metrics)
+        step = self._steps.check_next(step, bool(self._boundaries.stepped))
+        # Behind a long step, with cold caches, a call costs microseconds: parts that are not in use are not called.
+        if self._rehearsal.is_on:
+            self._rehearsal.made(self, step, loss)
+        if metrics is not None:
+            self._saves.metrics.tell(metrics)
         if not self._recovery.after_step(self._step, step, loss):
             self._changes.note_whole(step)
-        self.step_calls.run(step)
-        self._elastic.after_step(step)
+        if self.step_calls.waiting:
+            self.step_calls.run(step)
+        if self._elastic.is_member:
+            self._elastic.after_step(step)
 
     def _step(self, step: int, loss: Any) -> None:
-        job = self._saves.live_job()
-        self._durable.look()
+        job = self._saves.job or self._saves.live_job()
+        if self._durable.pending:
+            self._durable.look()
         self._state.data.note_step()
         self._changes.next_call(self._messages.warn_once, not (self._recovery.is_active or self.epoch_of))
         if not self._is_attached and not self._is_mid_update():
             self.check_new()
             self._is_attached = True
             self._saves.attach_all()
-        idle = self._boundaries.is_idle
-        if not idle:
-            self._losses.tell(job, step, loss)
-        self._elastic.ask(job)
-        due = self._stopping.due(job, step, not idle) or self._rehearsal.due(step)
-        self._elastic.appoint(due)
-        self._due.ask(due, last := self._steps.is_last_of_all(step))
+        idle = not self._boundaries.done and self._boundaries.is_idle
+        if not idle and self._losses.decide is not None:
+            self._losses.ask(job, step)
+        if self._elastic.is_member:
+            self._elastic.ask(job)
+        known = None if idle or loss is None else self._losses.record(step, loss)
+        due, last = self._stopping.due(job, step, not idle, known), step + 1 == self._steps.total
+        due = due or (self._rehearsal.due(step) if self._rehearsal.is_on else None)
+        if due is not None or last:
+            self._elastic.appoint(due)
+            self._due.ask(due, last)
         self._changes.note(step, last)
-        if self._is_attached and self._watch.watched is not None:
+        if self._is_attached and self._watch.is_on:
             self._watch.step(step, loss, is_blind=self._boundaries.updates_unseen)
         if self._due.reason and (self._due.reason[0] or not self._changes.by_unknown):
             self._save_due(step, loss, last)
@@ -376,7 +384,7 @@ class Checkpointer(Parts):
         if self._recovery.is_making_updates:
             return None
         self._changes.before_update(optimizer)
-        changed = self._watch.before_update(optimizer, args, kwargs)
+        changed = self._watch.before_update(optimizer, args, kwargs) if self._watch.is_on else None
         args, kwargs = changed or (args, kwargs)
         if self._recovery.is_active:
             changed = self._recovery.before_update(args, kwargs) or changed
@@ -411,8 +419,7 @@ class Checkpointer(Parts):
             self._with_those_left(lambda: self._close(timeout, save=save))
 
     def _close(self, timeout: float | None, *, save: bool) -> None:
-        end = EndOfTraining(self._saves, self._steps, self._changes, self._watch,
-                            self._recovery.check_not_broken)
+        end = EndOfTraining(self._saves, self._steps, self._changes, self._watch, self._recovery.check_not_broken)
         self._recovery.at_end(lambda: end.save(self._save_last, save, self._never_saves, timeout),
                               self._closing, timeout)
 

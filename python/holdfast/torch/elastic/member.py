@@ -42,6 +42,8 @@ class OldConfiguration:
 class Member:
     """What is behind holdfast.Elastic. Only the thread that trains uses it."""
 
+    is_member = True
+
     def __init__(self, build: building.Build, parallel: Parallel, sizes: dict[int, Parallel],
                  device: torch.device | str | None, backend: str | None, timeout: timedelta,
                  in_parts: bool | None) -> None:

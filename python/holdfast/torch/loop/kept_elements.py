@@ -8,33 +8,35 @@ steps, because a training may itself put new tensors in the place of old ones; t
 nothing.
 """
 
-import ctypes
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import accumulate, pairwise, repeat
+from functools import partial
+from itertools import accumulate, chain, pairwise, repeat
 from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from holdfast._native import ElementReader
+
 _AT_ONCE = 8  # tensors that are looked at after a step, to cost it only microseconds
 _PLAIN = (torch.Tensor, nn.Parameter, nn.Buffer)  # tensors whose memory holds their values
 
 _address_of = torch.Tensor.data_ptr
+_local_tensor_of = operator.attrgetter("_local_tensor")
 
 
 @dataclass
 class _Turn:
     """The tensors that are looked at after the same steps, by their places in the list of all."""
 
-    places: range
-    tensors: list[torch.Tensor]
+    places: list[int]
+    addresses_now: Callable[[], Iterable[int]]
     addresses: list[int]
-    has_locals: bool  # whether some are DTensors, whose memory is that of a tensor inside
-    on_host: list[int]  # the places of tensors in main memory
-    windows: list[memoryview]  # an element of each of these
+    on_host: dict[int, int]  # the places of tensors in main memory, and the sizes of an element
+    host: ElementReader  # reads an element of each of these
     elements: dict[torch.device, list[tuple[int, torch.Tensor]]]  # a view of an element of others
 
 
@@ -51,7 +53,7 @@ class KeptElements:
         self._steps = 0
         self._moves = False  # training itself has put tensors in the place of others
         # The elements in main memory, in one string, and the turn that they are of.
-        self._kept_on_host: tuple[bytes, _Turn | None] = b"", None
+        self._kept_on_host: tuple[bytes | None, _Turn | None] = None, None
         self._kept: list[tuple[list[tuple[int, torch.Tensor]], torch.Tensor]] = []
 
     def keep(self) -> None:
@@ -62,10 +64,11 @@ class KeptElements:
                 self._look(other)
         number = self._steps % len(self._turns)
         turn = self._turns[number]
-        if turn.has_locals or turn.addresses != list(map(_address_of, turn.tensors)):
+        kept = turn.host.read(turn.addresses_now())
+        if kept is None:
             turn = self._look(number)
-        self._kept_on_host = b"".join(turn.windows), turn
-        self._kept = []
+            kept = turn.host.read(turn.addresses_now())
+        self._kept_on_host, self._kept = (kept, turn), []
         if turn.elements:
             self._kept = [(group, torch.cat([one for _, one in group]))
                           for group in turn.elements.values()]
@@ -73,8 +76,7 @@ class KeptElements:
     def is_unchanged(self) -> bool:
         """True if a look at main memory shows that the kept elements are there still; else False."""
         turn = self._turns[self._steps % len(self._turns)]
-        return (not turn.elements and turn.addresses == _addresses(turn)
-                and self._kept_on_host[0] == b"".join(turn.windows))
+        return not turn.elements and self._kept_on_host[0] == turn.host.read(turn.addresses_now())
 
     @property
     def are_on_host(self) -> bool:
@@ -89,7 +91,7 @@ class KeptElements:
         differ |= {place for place, before in on_host.items()
                    if element_bytes(self._tensors[place]) != before}
         moved = {place for turn in self._turns
-                 for place, then, now in zip(turn.places, turn.addresses, _addresses(turn))
+                 for place, then, now in zip(turn.places, turn.addresses, turn.addresses_now())
                  if then != now}
         if len(moved) < len(self._tensors) and not self._moves:  # else all moved, as by model.cpu()
             differ |= moved - known
@@ -98,16 +100,16 @@ class KeptElements:
     def _kept_elements_on_host(self) -> dict[int, bytes]:
         """The kept elements in main memory, by the places of their tensors."""
         kept, turn = self._kept_on_host
-        if turn is None:
+        if turn is None or kept is None:
             return {}
-        ends = accumulate((one.nbytes for one in turn.windows), initial=0)
+        ends = accumulate(turn.on_host.values(), initial=0)
         return {place: kept[begin:end]
                 for place, (begin, end) in zip(turn.on_host, pairwise(ends), strict=True)}
 
     def _look(self, number: int) -> _Turn:
         """Notes the addresses of a turn; makes the views of elements anew if they have changed."""
         turn = self._turns[number]
-        if turn.addresses != _addresses(turn):
+        if turn.addresses != list(turn.addresses_now()):
             self._moves = True
             turn = self._turns[number] = self._make_turn(turn.places)
         return turn
@@ -121,26 +123,33 @@ class KeptElements:
                 found.append(place)
         return found
 
-    def _make_turn(self, places: range) -> _Turn:
-        tensors = [self._tensors[place] for place in places]
-        turn = _Turn(places, tensors, [], any(type(one) is DTensor for one in tensors), [], [], {})
-        turn.addresses = _addresses(turn)
-        for place, address in zip(places, turn.addresses, strict=True):
+    def _make_turn(self, places: Iterable[int]) -> _Turn:
+        distributed, plain = [], []
+        for place in places:
+            (distributed if isinstance(self._tensors[place], DTensor) else plain).append(place)
+        addresses = _addresses_of([self._tensors[place] for place in distributed],
+                                  [self._tensors[place] for place in plain])
+        turn = _Turn([*distributed, *plain], addresses, list(addresses()), {}, ElementReader([], []), {})
+        on_host = []
+        for place, address in zip(turn.places, turn.addresses, strict=True):
             if not address:  # its memory is given back for a while
                 continue
             element = _element_of(self._tensors[place])
             if element.is_cpu:
-                turn.on_host.append(place)
-                bytes_of = ctypes.c_char * element.numel()
-                turn.windows.append(memoryview(bytes_of.from_address(element.data_ptr())))
+                turn.on_host[place] = element.numel()
+                on_host.append((element.data_ptr(), element.numel()))
             else:
                 turn.elements.setdefault(element.device, []).append((place, element))
+        turn.host = ElementReader(turn.addresses, on_host)
         return turn
 
 
-def _addresses(turn: _Turn) -> list[int]:
-    tensors = map(_local_of, turn.tensors) if turn.has_locals else turn.tensors
-    return list(map(_address_of, tensors))
+def _addresses_of(distributed: list[torch.Tensor], plain: list[torch.Tensor]
+                  ) -> Callable[[], Iterable[int]]:
+    """What returns the addresses of these tensors; the memory of a DTensor is that of one inside."""
+    if not distributed:
+        return partial(map, _address_of, plain)
+    return lambda: map(_address_of, chain(map(_local_tensor_of, distributed), plain))
 
 
 def _local_of(tensor: torch.Tensor) -> torch.Tensor:

@@ -53,23 +53,22 @@ class Losses:
 
     def __init__(self, decide: Callable[[int, float], bool] | None = None) -> None:
         """`decide` is a function of (step, seconds since now) that says whether to save."""
-        self._decide = decide
+        self.decide = decide
         self._started = time.monotonic()
         self._newest: float | None = None
         self._last: tuple[int, float] | None = None  # the newest that was known at once, and its step
         self._coming: tuple[int, torch.Tensor, torch.cuda.Event] | None = None
         self._next = 0
 
-    def tell(self, job: _native.Job, step: int, loss: Any) -> None:
-        """Tells the job what decides about saves: the loss of a step, and what `decide` says."""
-        if loss is not None and (known := self.record(step, loss)) is not None:
-            job.loss(*known)
-        if self._decide is not None and self._decide(step, time.monotonic() - self._started):
+    def ask(self, job: _native.Job, step: int) -> None:
+        """Asks `decide`, which is there, whether to save after that step."""
+        assert self.decide is not None
+        if self.decide(step, time.monotonic() - self._started):
             job.want("asked for by every=")
 
     def record(self, step: int, loss: Any) -> tuple[int, float] | None:
         """Records a loss. Returns a step and its loss, if one has become known."""
-        now = value_without_waiting(loss)
+        now = loss if type(loss) is float else value_without_waiting(loss)
         known = (step, now) if now is not None else None
         self._last = known
         if known is None and is_on_gpu(loss):

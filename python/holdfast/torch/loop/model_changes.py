@@ -95,7 +95,7 @@ class ModelChanges:
             return
         if self._depth <= 0:
             self._unknown.note_update(optimizer)
-        if not (self.by_unknown or self._boundaries.has_stepped):
+        if not (self.by_unknown or self._boundaries.stepped):
             self.by_unknown = self._state.owns(optimizer)
 
     def restart(self, *, is_restored: bool) -> None:

@@ -65,13 +65,9 @@ class NoWatch:
     """Has the calls of FreezeWatch, and watches nothing."""
 
     watched = None
-    is_damaged = False
-
-    def step(self, step: int, loss: Any, *, is_blind: bool) -> None: ...
+    is_on = is_damaged = False
 
     def compare(self, step: int) -> None: ...
-
-    def before_update(self, optimizer: Any, args: Any, kwargs: Any) -> Any: ...
 
     def restart(self) -> None: ...
 
@@ -81,18 +77,16 @@ class NoWatch:
 class NoRehearsal:
     """Stands for a rehearsal in a process that is not rehearsed."""
 
+    is_on = False
+
     def attach(self, checkpointer: Any) -> None: ...
 
     def detach(self, checkpointer: Any) -> None: ...
-
-    def due(self, step: int) -> None: ...
 
     def to_resume(self, step: int | None, initial: Any) -> tuple[int | None, Any]:
         return step, initial
 
     def resumed(self, checkpointer: Any, start: int) -> None: ...
-
-    def made(self, checkpointer: Any, step: int, loss: Any) -> None: ...
 
     def saved(self, checkpointer: Any, step: int, loss: Any) -> None: ...
 
@@ -100,7 +94,7 @@ class NoRehearsal:
 class NotElastic:
     """Has the calls of Member, for a model that stays as it is."""
 
-    waits = False
+    waits = is_member = False
     configuration = ""
 
     def attach(self, checkpointer: Any) -> bool:
@@ -108,11 +102,7 @@ class NotElastic:
 
     def release(self) -> None: ...
 
-    def ask(self, job: Any) -> None: ...
-
     def appoint(self, due: Any) -> None: ...
-
-    def after_step(self, step: int) -> None: ...
 
     def join(self) -> int:
         return 0

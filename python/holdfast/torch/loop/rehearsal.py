@@ -51,6 +51,8 @@ _LOOK = 0.05  # seconds between two looks whether the supervisor is still there
 class Rehearsal:
     """One process of a rehearsed training. It serves all Checkpointers of the process."""
 
+    is_on = True
+
     def __init__(self, folder: Path) -> None:
         self._plan = Plan.read(folder)
         self._rank = int(os.environ.get("RANK", "0"))

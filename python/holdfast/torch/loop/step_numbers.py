@@ -20,7 +20,7 @@ class StepNumbers:
     """
 
     def __init__(self, total: int | None) -> None:
-        self._total = total
+        self.total = total  # how many steps the training makes; None if that is not known
         self._last: int | None = None
         self._updated: int | None = None  # the number under which an update was seen
         self.saved_last: int | None = None  # the step of the newest save
@@ -39,9 +39,9 @@ class StepNumbers:
             raise ValueError(f"step {number} was given before, and the model was updated since then; "
                              "expected a number of its own for each update, such as one that counts "
                              "the updates of all epochs")
-        if self._total is not None and number >= self._total:
-            raise ValueError(f"step {number}, and Schedule(total_steps={self._total}) says that "
-                             f"{self._total - 1} is the last one; expected a loop that ends there, "
+        if self.total is not None and number >= self.total:
+            raise ValueError(f"step {number}, and Schedule(total_steps={self.total}) says that "
+                             f"{self.total - 1} is the last one; expected a loop that ends there, "
                              "such as `for epoch in range(loader.epoch, epochs)`, or more "
                              "total_steps")
         self._last, self._updated = number, number if updated else self._updated
@@ -71,10 +71,6 @@ class StepNumbers:
         """Notes which step is the newest durable one, when all saves under way were dropped."""
         self.saved_last = step
 
-    def is_last_of_all(self, step: int) -> bool:
-        """True if the total number of steps is known and this is the last one."""
-        return step + 1 == self._total
-
     @property
     def unsaved(self) -> int | None:
         """The last step, if no checkpoint has it."""
@@ -101,11 +97,11 @@ class DurableSteps:
         if on_durable is not None and not callable(on_durable):
             raise TypeError(f"on_durable={on_durable!r}; expected a function of (step, folder)")
         self._on_durable = on_durable
-        self._pending: collections.deque[tuple[int, _native.SaveHandle]] = collections.deque()
+        self.pending: collections.deque[tuple[int, _native.SaveHandle]] = collections.deque()
 
     def begun(self, step: int, handle: _native.SaveHandle) -> None:
         """Follows a save that has begun."""
-        self._pending.append((step, handle))
+        self.pending.append((step, handle))
 
     def resumed(self, step: int) -> None:
         """Notes that training goes on after that step, which is durable."""
@@ -120,18 +116,18 @@ class DurableSteps:
         """
         told = job.gather(b"" if (own := self.newest()) is None else str(own).encode())
         newest = max((int(one) for one in told if one), default=None)
-        if not self._pending and newest is not None:
+        if not self.pending and newest is not None:
             self.latest = newest
         return newest
 
     @property
     def has_pending(self) -> bool:
         """True if a save is under way."""
-        return any(not handle.is_done for _, handle in self._pending)
+        return any(not handle.is_done for _, handle in self.pending)
 
     def newest(self) -> int | None:
         """The newest step that is durable now, as far as this rank knows. Calls no on_durable."""
-        for step, handle in reversed(self._pending):
+        for step, handle in reversed(self.pending):
             if handle.is_done:
                 with contextlib.suppress(Exception):
                     handle.durable()
@@ -149,8 +145,8 @@ class DurableSteps:
 
         A save that failed is dropped here: the job warns of it, or raises its error.
         """
-        while self._pending and self._pending[0][1].is_done:
-            step, handle = self._pending.popleft()
+        while self.pending and self.pending[0][1].is_done:
+            step, handle = self.pending.popleft()
             try:
                 folder = str(handle.durable().folder)
             except Exception:

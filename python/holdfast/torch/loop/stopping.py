@@ -28,12 +28,16 @@ class Stopping:
         self._ctrl_c = closing.ctrl_c
         self._begin, self._save = begin, save
 
-    def due(self, job: _native.Job, step: int, updated: bool) -> tuple[str, str] | None:
-        """What is due after the step, as the job decides it, or a last save after Ctrl-C."""
+    def due(self, job: _native.Job, step: int, updated: bool,
+            loss: tuple[int, float] | None) -> tuple[str, str] | None:
+        """What is due after the step, as the job decides it, or a last save after Ctrl-C.
+
+        `loss` is one that has become known, with its step.
+        """
         self._ctrl_c.is_armed = True
         if self._ctrl_c.is_asked and not self._closing.is_alone:
             job.ask_to_stop(CTRL_C)
-        due = job.due(step, updated)
+        due = job.due(step, updated, loss)
         if self._ctrl_c.is_asked and self._closing.is_alone:
             # The job itself is not asked to stop: a script that catches KeyboardInterrupt may go on.
             return due if due is not None and due[0] == "stop" else ("stop", CTRL_C)

@@ -49,15 +49,14 @@ class LastStep:
 
     def note(self, step: int, is_last: bool = False) -> None:
         """Notes that the model is now what it is after that step."""
-        if self._sample is None or self._some is None or self._all is None:
+        if self._all is None:
             self._begin()
-        assert self._sample is not None
+        assert self._sample is not None and self._some is not None and self._all is not None
         self._step, self._versions = step, self._sample.now()
         now = time.perf_counter()
         part = _SHORT_PART if self._seconds <= _SHORT else _PART
         keeps_all = is_last or now - self._noted > part * self._seconds
         self._noted, self._elements = now, self._all if keeps_all else self._some
-        assert self._elements is not None
         self._elements.keep()
 
     def _begin(self) -> None:

@@ -39,8 +39,8 @@ class UpdateBoundaries:
         self._last_hook = 0  # the call before which a hook last reported a step
         self._all_stepped = 0  # the last call before which all optimizers stepped
         self._longest = 1  # the most calls from one step of an optimizer to its next
-        self._stepped: set[_Tracked] = set()  # since the last call
-        self._done: set[_Tracked] = set()  # before the last call, since the one before
+        self.stepped: set[_Tracked] = set()  # since the last call
+        self.done: set[_Tracked] = set()  # those before the last call, since the one before
         # Optimizers that may not step before every call: their gradients are followed.
         self._irregular = set(self._tracked if 1 < len(self._tracked) <= _FEW else ())
 
@@ -59,15 +59,15 @@ class UpdateBoundaries:
         if tracked is None:
             return False
         tracked.has_hooks = True
-        self._stepped.add(tracked)
+        self.stepped.add(tracked)
         self._last_hook = self.call + 1
         return True
 
     def next_call(self) -> None:
         """Begins the next call of step(). To be called once in each."""
         self.call += 1
-        self._done, self._stepped = self._stepped, set()
-        if len(self._done) == len(self._tracked) and not self._irregular:
+        self.done, self.stepped = self.stepped, set()
+        if len(self.done) == len(self._tracked) and not self._irregular:
             self._longest = max(self._longest, self.call - self._all_stepped)
             self._all_stepped = self.call
         else:
@@ -78,12 +78,7 @@ class UpdateBoundaries:
 
         ck.run() makes whole updates, and the replacement of the lost rank has seen none of them.
         """
-        self._done, self._stepped = set(self._tracked), set()
-
-    @property
-    def has_stepped(self) -> bool:
-        """True if an optimizer has made a step since the last call."""
-        return bool(self._stepped)
+        self.done, self.stepped = set(self._tracked), set()
 
     @property
     def has_reported(self) -> bool:
@@ -93,13 +88,13 @@ class UpdateBoundaries:
     @property
     def is_idle(self) -> bool:
         """True if no update was seen before this call, as while gradients accumulate."""
-        return not self._done and bool(self._tracked) and not self.updates_unseen
+        return not self.done and bool(self._tracked) and not self.updates_unseen
 
     def is_mid_update(self) -> bool:
         """True if gradients wait for an update, as far as can be told."""
         if self.is_idle:
             return True
-        waiting = [one for one in self._tracked if one not in self._done]
+        waiting = [one for one in self._tracked if one not in self.done]
         return (any(one.has_pending() for one in waiting)
                 or bool(waiting) and any(has_unreduced_gradients(model) for model in self._models))
 
@@ -122,8 +117,8 @@ class UpdateBoundaries:
             # Begins one call early, so that there are versions to compare with by then.
             if self._silence() >= 0 or not one.has_hooks:
                 if one.look_for_writes():
-                    self._done.add(one)
-            if one in self._done:
+                    self.done.add(one)
+            if one in self.done:
                 self._longest = max(self._longest,
                                     self.call - max(one.last, self._all_stepped))
                 one.last = self.call

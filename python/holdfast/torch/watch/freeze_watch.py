@@ -78,6 +78,8 @@ class Watched:
 class FreezeWatch:
     """The watch of one Checkpointer, on one rank."""
 
+    is_on = True
+
     def __init__(self, options: Watch, state: TrainingState, saves: Saves,
                  messages: Messages) -> None:
         self.alarms: list[Alarm] = []
