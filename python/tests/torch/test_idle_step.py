@@ -5,6 +5,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from ranks import run_ranks
 from torch import nn
 
 import holdfast
@@ -33,14 +34,14 @@ class Calls:
         sys.setprofile(None)
 
 
-@pytest.mark.parametrize("layers", [1, 150])
-def test_a_step_without_a_save_makes_few_calls_however_many_tensors_there_are(tmp_path, layers):
+def count_calls(_rank, _world, run, layers):
+    """The usual calls of an update, and of ck.step(). In a process in which there was no other Checkpointer."""
     model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(layers)))
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
     in_hooks, in_step = [], []
-    with holdfast.Checkpointer(tmp_path, model=model, optimizer=optimizer, every="1000000 steps") as ck:
+    with holdfast.Checkpointer(run, model=model, optimizer=optimizer, every="1000000 steps") as ck:
         ck.resume()
         for step in range(200):  # the first ones, less than half, look at what is around the training
             with Calls() as calls:
@@ -49,10 +50,14 @@ def test_a_step_without_a_save_makes_few_calls_however_many_tensors_there_are(tm
             with Calls() as calls:
                 ck.step(step, loss=0.5)
             in_step.append(calls.names)
-    usual = sorted(in_step, key=len)[100]
-    assert 5 < len(usual) <= MOST_IN_STEP, usual
-    usual = sorted(in_hooks, key=len)[100]
-    assert 2 < len(usual) <= MOST_IN_HOOKS, usual
+    return [sorted(found, key=len)[100] for found in (in_hooks, in_step)]
+
+
+@pytest.mark.parametrize("layers", [1, 150])
+def test_a_step_without_a_save_makes_few_calls_however_many_tensors_there_are(tmp_path, layers):
+    ((in_hooks, in_step),) = run_ranks(1, count_calls, str(tmp_path), layers, backend="")
+    assert 5 < len(in_step) <= MOST_IN_STEP, in_step
+    assert 2 < len(in_hooks) <= MOST_IN_HOOKS, in_hooks
 
 
 def test_elements_are_read_where_the_tensors_are():

@@ -147,8 +147,10 @@ def test_each_line_of_several_ranks_begins_with_its_rank(tmp_path):
         if rank == 1:
             made = [f"[1] line {k}" for k in range(2000)] + ["[1] in parts", "[1] ", "[1] last words"]
             assert sorted(own) == sorted(2 * made)
-        assert set(own) <= {f"[{rank}] {text}" for text in (
-            *(f"line {k}" for k in range(2000)), "in parts", "", "last words")}, said
+        whole = {f"[{rank}] {text}" for text in (*(f"line {k}" for k in range(2000)), "in parts", "", "last words")}
+        # The launcher ends rank 0 each time, perhaps in the middle of a line.
+        odd = {*own} - whole
+        assert len(odd) <= 2 and all(any(line.startswith(one) for line in whole) for one in odd), odd
     others = [line for line in said.splitlines() if not re.match(r"\[[01]\] ", line)]
     assert starts and all(line.startswith("holdfast: ") for line in others), others
     # What a rank has printed comes before the line that tells of its death.
