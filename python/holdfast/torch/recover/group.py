@@ -278,12 +278,20 @@ class SwapGroup(dist.ProcessGroup):
         self._sockets = open_sockets() - before
 
     def _let_go_of_inner(self) -> None:
-        """Keeps old groups whose calls have not ended: destroying a group waits for its calls."""
+        """Keeps old groups whose calls have not ended: destroying a group waits for its calls.
+
+        Also for one that a thread of Gloo has begun late, and that nobody waits for: the training goes on then.
+        """
         self._old.append((self._inner, list(self._waiting)))
         self._waiting.clear()
         self._inner = None
-        self._old = [(inner, calls) for inner, calls in self._old
-                     if any(not call.is_completed_inside() for call in calls)]
+        kept = [(inner, calls) for inner, calls in self._old
+                if any(not call.is_completed_inside() for call in calls)]
+        ended = [inner for inner, _ in self._old if all(inner is not one for one, _ in kept)]
+        self._old = kept
+        destroying = threading.Thread(target=ended.clear, daemon=True)
+        destroying.start()
+        destroying.join(_LONG)
 
     def cut(self) -> None:
         """Ends the calls that wait in the inner group, by its sockets: Gloo has no call for that."""
