@@ -278,15 +278,11 @@ class SwapGroup(dist.ProcessGroup):
         self._sockets = open_sockets() - before
 
     def _let_go_of_inner(self) -> None:
-        """Keeps old groups whose calls have not ended: destroying a group waits for its calls.
-
-        Also for one that a thread of Gloo has begun late, and that nobody waits for: the training goes on then.
-        """
+        """Keeps old groups whose calls have not ended. To destroy one waits for its threads, perhaps for ever."""
         self._old.append((self._inner, list(self._waiting)))
         self._waiting.clear()
         self._inner = None
-        kept = [(inner, calls) for inner, calls in self._old
-                if any(not call.is_completed_inside() for call in calls)]
+        kept = [one for one in self._old if any(not call.is_completed_inside() for call in one[1])]
         ended = [inner for inner, _ in self._old if all(inner is not one for one, _ in kept)]
         self._old = kept
         destroying = threading.Thread(target=ended.clear, daemon=True)
