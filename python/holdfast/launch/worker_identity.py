@@ -1,4 +1,4 @@
-"""Who a worker is in the job: its number, rank, host and generation, and what it is connected to."""
+"""The identity of a worker says its number, rank, host and generation in the job, and what it is connected to."""
 
 import socket
 from dataclasses import dataclass

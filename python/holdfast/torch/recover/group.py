@@ -278,7 +278,7 @@ class SwapGroup(dist.ProcessGroup):
         self._sockets = open_sockets() - before
 
     def _let_go_of_inner(self) -> None:
-        """Keeps old groups whose calls have not ended. To destroy one waits for its threads, perhaps for ever."""
+        """Keeps old groups whose calls have not ended. A thread destroys the others, as that may never end."""
         self._old.append((self._inner, list(self._waiting)))
         self._waiting.clear()
         self._inner = None

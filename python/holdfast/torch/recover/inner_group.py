@@ -78,7 +78,7 @@ def wait_for(make: Callable[[], Any], is_stale: Callable[[], bool]) -> Any:
         if is_stale():
             raise UnavailableError("a rank was lost while ranks connected to each other")
     if failed:
-        raise failed.pop()  # what is kept in a cycle of references keeps connections open
+        raise failed.pop()  # an error in a list of its own frame would keep that frame and its connections
     return made[0]
 
 

@@ -329,7 +329,7 @@ class Membership:
         if not (has_moved or self.records.is_at_end or self.repeated.is_top(has_moved)):
             self.records.make_at_end(self.repeated.calls)
         self._transport.replace(connect_ranks(self.link, decided["generation"]))
-        if self.link.is_stale(decided["generation"]):  # on_lost() has closed the one before
+        if self.link.is_stale(decided["generation"]):  # on_lost() may have closed the old transport only
             raise UnavailableError("a rank was lost while ranks connected again")
         reach("met")
         self._rejoin_job()

@@ -79,7 +79,7 @@ class Recovery:
 
     @property
     def helper_folder(self) -> str | None:
-        """Where a process that helps a replacement to make steps again opens its job. None in a rank."""
+        """The folder in which a helper of a replacement opens its job; None in a process that is a rank."""
         if self._link.is_helper and not self._link.folder:
             raise OSError("the launcher could not make a folder for the job of a helper in the temporary directory")
         return self._link.folder if self._link.is_helper else None
